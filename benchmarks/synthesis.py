@@ -21,8 +21,9 @@ from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import is_available, refined
-from bfpp.sim.synthesis.ordering import SHARE_OF_PROOF
+from bfpp.sim.synthesis.deadline import Deadline
+from bfpp.sim.synthesis.exact import is_available, proven_at_once, refined
+from bfpp.sim.synthesis.ordering import SHARE_OF_FIRST_PROOF, SHARE_OF_PROOF
 from bfpp.sim.synthesis.problem import HALVES, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found, replayed, search
 from bfpp.sim.synthesis.window import Window
@@ -76,11 +77,15 @@ def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
     """What is found from all rules that keep to the limit and from blocks, and the bound."""
     starts = [words for words in rules(given).values() if given.within(words)]
     starts += repeated_blocks(given)
-    of_proof = seconds * SHARE_OF_PROOF if is_available() else 0.0
-    found = search(given, starts, seconds - of_proof)[0]
-    bound = lower_bound(given)
+    bound, deadline, of_proof = lower_bound(given), Deadline(seconds), 0.0
+    if is_available():
+        bound, proven = proven_at_once(given, starts, 0.0, seconds * SHARE_OF_FIRST_PROOF)
+        starts += proven
+        of_proof = deadline.left * SHARE_OF_PROOF
+    found = search(given, starts, deadline.left - of_proof, bound.seconds)[0]
     if of_proof and found.seconds > bound.seconds * (1 + TOLERANCE):
-        found, bound = refined(given, given, found, of_proof)
+        found, least = refined(given, given, found, of_proof)
+        bound = max(bound, least)
     return found, bound.seconds
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.schedules.given_orders import GivenOrders
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 
@@ -19,16 +20,18 @@ def named(schedule: str) -> Experiment:
 
 def compared(names: Sequence[str]) -> list[Experiment]:
     """The experiments of files, and schedules by name: these have the values of the first file."""
-    known = [named(name) for name in names]
-    files = [each for each, name in zip(known, names, strict=True) if is_experiment_file(name)]
+    known = {name: named(name) for name in names}
+    files = {
+        name: each
+        for name, each in known.items()
+        if is_experiment_file(name) or isinstance(each.rule, GivenOrders)
+    }
     if not files:
-        return known
-    values = {each: getattr(files[0], each) for each in OPTIONS}
+        return [known[name] for name in names]
+    first = next(iter(files.values()))
+    values = {each: getattr(first, each) for each in OPTIONS}
     values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
-    return [
-        each if is_experiment_file(name) else side_by_side([each], values)[0]
-        for each, name in zip(known, names, strict=True)
-    ]
+    return [files.get(name) or side_by_side([known[name]], values)[0] for name in names]
 
 
 def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:

@@ -212,8 +212,8 @@ class Pieces:
         ]
         return sum(shares, np.zeros(()))
 
-    def memory(self, stage: int, sharding: Sharding, alive: int) -> Matrix:
-        """Bytes at the peak, where `alive` micro-batches keep their activations."""
+    def memory(self, stage: int, sharding: Sharding, alive: int | Matrix) -> Matrix:
+        """Bytes at the peak, where `alive` micro-batches keep their activations, of all or each."""
         each = self.physical.parameter_bytes(sharding)
         whole = sum(self._parameters.values(), np.zeros(()))
         resident = end_parameters(self._kept, self._alone) if sharding is Sharding.FULL else whole
@@ -221,9 +221,10 @@ class Pieces:
             each.state * self.state_parameters(sharding)
             + (each.weights + each.gradients) * resident
         )
-        share = alive / self.layout.slices
-        saved = [share * self._activations(of).saved for of in (self._kept, self._recomputed)]
-        passing = self._summed(stage, *saved) + self._transient(stage) / self.layout.slices
+        saved = [self._activations(of).saved for of in (self._kept, self._recomputed)]
+        passing = (
+            alive * self._summed(stage, *saved) + self._transient(stage)
+        ) / self.layout.slices
         update = self._summed(stage, each.update * whole)
         return self._summed(stage, state) + np.maximum(passing, update)
 

@@ -78,7 +78,7 @@ def test_orders_stand_for_the_schedule_that_made_them(configuration):
     assert (again, hash(again), again.name) == (found, hash(found), schedule.name)
 
 
-def test_a_file_is_simulated_like_what_it_was_written_from(zb_v, capsys):
+def test_a_file_is_simulated_like_what_it_was_written_from(zb_v, here, capsys):
     costs = ["--forward", "2", "--backward", "3", "--transfer", "0.5"]
     written = results_of(capsys, "simulate", "zb-v.csv", *costs)
     assert written == results_of(capsys, "simulate", "zb-v", *STEP, *costs)
@@ -86,6 +86,8 @@ def test_a_file_is_simulated_like_what_it_was_written_from(zb_v, capsys):
     assert "idle" in output_of(capsys, "explain", "zb-v.csv")
     compared = output_of(capsys, "compare", "zb-v.csv", "zb-v", *STEP, "--loops", "2")
     assert compared.count("fastest") == 2
+    (here / "costly.csv").write_text(f"# forward = 2\n# backward = 3\n# transfer = 0.5\n{zb_v}")
+    assert output_of(capsys, "compare", "costly.csv", "zb-v").count("fastest") == 2
 
 
 def test_a_file_can_say_costs_which_options_change(zb_v, here, capsys):

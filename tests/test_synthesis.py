@@ -382,10 +382,21 @@ def test_gigabytes_are_what_is_reserved() -> None:
         assert max(reserved) <= (limit or 32.0)
 
 
+def test_gigabytes_that_one_micro_batch_exceeds_are_told() -> None:
+    experiment = Experiment("1f1b", pp=8, microbatches=8, model="bert-52b", cluster="dgx1-v100")
+    with pytest.raises(InvalidConfiguration) as caught:
+        synthesize(experiment, seconds=SOON)
+    least = float(caught.value.reason.split()[-4])
+    assert str(caught.value).endswith("of 32 GB")
+    synthesize(experiment, memory_gb=least + 0.1, seconds=SOON)
+    with pytest.raises(InvalidConfiguration, match=f" {least} of "):
+        synthesize(experiment, memory_gb=least - 0.1, seconds=SOON)
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        (0.5, "one micro-batch alone keeps more on rank 0"),
+        (0.5, "one micro-batch alone keeps more on rank 0: 1 of 0.5 micro-batches"),
         ([1, 2], "needs 1 number or 4, not 2"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,11 +15,14 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.model import load_model
 from bfpp.sim.synthesis import synthesize
+from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.descent import Choosing
 from bfpp.sim.synthesis.joint_bound import bound_of_any_cut
+from bfpp.sim.synthesis.least_memory import peak_of_any
 from bfpp.sim.synthesis.memory import memory_of
-from bfpp.sim.synthesis.ordering import problem_of
-from bfpp.sim.synthesis.placements import boards
+from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
+from bfpp.sim.synthesis.placements import Board, boards
 from tests.test_synthesis import LONGER, SOON, least
 
 TINY = replace(load_model("bert-6.6b"), layers=4, vocabulary=30_000 * 16)
@@ -107,6 +112,57 @@ def test_only_what_has_no_room_is_recomputed() -> None:
     assert found.bound.seconds <= found.seconds < all_again.seconds
 
 
+@pytest.mark.parametrize(
+    ("sharding", "limit"), [("full", {"memory_gb": 200}), ("none", {"memory_limit": 9})]
+)
+@pytest.mark.parametrize("names", [["recompute"], ["cut"], ["cut", "recompute"]])
+def test_no_choice_keeps_less_than_the_bound_of_any(sharding, limit, names) -> None:
+    """Against all schedules in time, of all cuts, with none, some or all layers recomputed."""
+    given = experiment(2, 4, dp=2, sharding=sharding, cut="2,2")
+    cuts = [f"{first},{TINY.layers - first}" for first in range(TINY.layers + 1)]
+    policies = ["none", "full", "1,0", "0,1", "1,1"] if "recompute" in names else ["none"]
+
+    def on(board: Board) -> BoardSearch:
+        memory = memory_of(board.experiment, *map(limit.get, ("memory_limit", "memory_gb")))
+        return BoardSearch(board, memory, Aim.MEMORY, problem_of(board, memory))
+
+    [board] = boards(given, "contiguous", split=True)
+    rules = []
+    for cut, policy in product(cuts if "cut" in names else ["2,2"], policies):
+        with suppress(InvalidConfiguration):
+            search = on(board.changed(board.experiment.changed(cut=cut, recompute=policy)))
+            peaks = (search.memory.peaks(each.experiment).max() for each in search.fitting_rules)
+            rules += zip((each.seconds for each in search.fitting_rules), peaks, strict=True)
+    for slack in (0.0, 0.1, 0.5):
+        within = (1 + slack) * min(seconds for seconds, _ in rules)
+        least = min(peak for seconds, peak in rules if seconds <= within)
+        bound, _ = peak_of_any(Choosing(on, names), on(board), within, 999.0)
+        assert 0.2 * least < bound <= least
+
+
+@pytest.mark.parametrize(("names", "most"), [(["recompute"], 68.0), (["cut"], 61.0)])
+def test_choices_leave_the_fullest_rank_with_less(names: list[str], most: float) -> None:
+    """Within a limit that the given layers do not fit in, too: 68.9 GB is their least."""
+    given = experiment(2, 4, microbatch_size=4)
+    sought = {"objective": "memory", "slack": 0.4, "seconds": 5 * SOON}
+    assert synthesize(given, memory_gb=200, **sought).peak.amount > 68.5
+    for limit in (200, 68.5):
+        found = synthesize(given, memory_gb=limit, choose=names, **sought)
+        peak = found.peak
+        assert peak is not None
+        assert peak.bound <= peak.amount < most
+        memories = rank_memories(found.experiment.graph(), found.experiment.require_physical())
+        assert max(each.reserved_gb for each in memories) == peak.amount
+        assert found.step_time <= peak.within * (1 + 1e-9)
+
+
+def test_backward_passes_stay_whole_where_halves_keep_too_much() -> None:
+    """All that is recomputed is kept between them; with halves alone, it takes 5 % longer."""
+    given = experiment(4, 8, microbatch_size=8, tp=8, model="bert-6.6b", layers=8, recompute="full")
+    sought = {"memory_gb": 6, "placement": "vee"}
+    assert any(synthesize(given, seconds=each, **sought).gap < 0.01 for each in LONGER)
+
+
 def test_the_file_says_what_was_chosen(tmp_path, bfpp, answer) -> None:
     path = tmp_path / "best.csv"
     given = (
@@ -124,7 +180,6 @@ def test_the_file_says_what_was_chosen(tmp_path, bfpp, answer) -> None:
     ("values", "more", "error"),
     [
         ({}, {"choose": ["cuts"]}, "choose: 'cuts' is not one of cut, recompute"),
-        ({}, {"choose": ["cut"], "objective": "memory"}, "choose: not with --objective memory"),
         ({"recompute": "selective"}, {"choose": ["recompute"]}, "choose: recomputes whole layers"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from bfpp.sim.synthesis import exact
 from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import kept_at_least, lower_bound
 from bfpp.sim.synthesis.crossing import lap
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.exact import solve
 from bfpp.sim.synthesis.problem import HALVES, WHOLE, OrderingProblem
 from bfpp.sim.synthesis.search import replayed, search, starts_of
@@ -112,7 +112,7 @@ def test_no_lap_is_shorter_than_is_proven(
 def test_what_is_proven_of_laps_holds(problem: OrderingProblem) -> None:
     """Against the best order, where CP-SAT finds it, or a good one."""
     known = search(problem, [], 0.0)[0]
-    bound = exact._of_laps(problem, known, time.monotonic() + 4.0)
+    bound = exact._of_laps(problem, known, Deadline(4.0))
     every = range(problem.layout.pp)
     _, words = Window(problem, known, 0.0, np.inf, every).solved(2.0)
     assert bound.seconds <= replayed(problem, words or known.words) * (1 + 1e-9)

@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
         nargs="*",
         metavar="SCHEDULE",
         help="schedules to compare, by name or from files as bfpp simulate takes them; next to a "
-        "FILE.toml, a schedule by name has the file's values (default: "
+        "file, a schedule by name has the file's values (default: "
         f"{', '.join(DEFAULT_SCHEDULES)})",
     )
     shared.add_experiment_arguments(parser)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bfpp import options as shared
+from bfpp.__main__ import INTERRUPTED
 from bfpp.experiment_file import is_experiment_file, read_experiment
 from bfpp.formats import ORDERS
 from bfpp.numbers_given import GIGABYTES, amount, share
@@ -22,7 +23,7 @@ from bfpp.schedules.torch_format import write_orders
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.memory import FIELD
-from bfpp.sim.synthesis.outcome import Peak, Synthesis
+from bfpp.sim.synthesis.outcome import Interrupted, Peak, Synthesis
 from bfpp.sim.synthesis.placements import PLACEMENTS
 from bfpp.sim.synthesis.problem import TOLERANCE
 from bfpp.sim.synthesis.synthesis import synthesize
@@ -91,7 +92,8 @@ def add_arguments(parser: Parser) -> None:
         type=shared.seconds,
         default=10.0,
         metavar="S",
-        help="time limit of the search (default: 10; ends early once the order is proven optimal)",
+        help="time limit of the search (default: 10; ends early once the order is proven optimal, "
+        "or with the best so far on Ctrl-C)",
     )
     add_output(parser, "--out", [ORDERS], "write the order to a file that can be given as SCHEDULE")
     add_force_argument(parser)
@@ -111,20 +113,26 @@ def run(options: argparse.Namespace) -> int:
         transient=True,
         disable=options.json or not console.is_terminal,
     )
+    exit_code = 0
     with bar:
         task = bar.add_task("", total=1.0, best="-")
-        found = synthesize(
-            experiment,
-            memory_limit=counted,
-            memory_gb=gigabytes,
-            placement=options.placement,
-            split=options.split,
-            choose=options.choose,
-            objective=options.objective,
-            slack=options.slack,
-            seconds=options.seconds,
-            progress=lambda over, best: bar.update(task, completed=over, best=in_words(best)),
-        )
+        try:
+            found = synthesize(
+                experiment,
+                memory_limit=counted,
+                memory_gb=gigabytes,
+                placement=options.placement,
+                split=options.split,
+                choose=options.choose,
+                objective=options.objective,
+                slack=options.slack,
+                seconds=options.seconds,
+                progress=lambda over, best: bar.update(task, completed=over, best=in_words(best)),
+            )
+        except Interrupted as interrupted:
+            found, exit_code = interrupted.best, INTERRUPTED
+    if exit_code:
+        sys.stderr.write("bfpp schedule: interrupted: this is the best that was found until then\n")
     if options.json:
         print_json(_record(found))
     else:
@@ -132,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         with options.out.written() as path:
             path.write_text(orders_text(found), encoding="utf-8")
-    return 0
+    return exit_code
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:

@@ -6,12 +6,13 @@
   start from.
 - `placements`: where stages are, and which rules there are for them.
 - `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
-- `choices`, `joint`, `joint_bound`: what stages do, chosen together with the order.
+- `choices`, `descent`, `joint`, `joint_bound`: what stages do, chosen together with the order.
+- `deadline`: when a search ends, after its time or on Ctrl-C.
 - `synthesis`: an experiment in, an experiment with the best order out.
 """
 
-from bfpp.sim.synthesis.outcome import Synthesis
+from bfpp.sim.synthesis.outcome import Interrupted, Synthesis
 from bfpp.sim.synthesis.placements import PLACEMENTS
 from bfpp.sim.synthesis.synthesis import synthesize
 
-__all__ = ["PLACEMENTS", "Synthesis", "synthesize"]
+__all__ = ["PLACEMENTS", "Interrupted", "Synthesis", "synthesize"]

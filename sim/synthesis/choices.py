@@ -17,7 +17,6 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.cut import Balance
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.synthesis.aims import Aim
 
 FIELD = "choose"
 
@@ -25,7 +24,7 @@ FIELD = "choose"
 class Choice(NamedTuple):
     """Experiments to begin with, in addition to the given one, and the neighbours of one.
 
-    The most promising neighbours come first, by the `load` of each stage's rank in seconds.
+    The most promising neighbours come first, by the `load` of each stage's rank: seconds or memory.
     """
 
     beginnings: Callable[[Experiment], Iterator[Experiment]]
@@ -68,7 +67,8 @@ def _recomputing_other_layers(experiment: Experiment, load: Seconds) -> Iterator
         for other in sorted({0, now[stage] - 1, now[stage] + 1, count} - {now[stage]}):
             if 0 <= other <= count:
                 changed = [*now[:stage], other, *now[stage + 1 :]]
-                yield experiment.changed(recompute=",".join(map(str, changed)))
+                said = ",".join(map(str, changed)) if any(changed) else str(NO_RECOMPUTATION)
+                yield experiment.changed(recompute=said)
 
 
 CHOICES = {
@@ -77,11 +77,8 @@ CHOICES = {
 }
 
 
-def require_choices(experiment: Experiment, names: Sequence[str], aim: Aim) -> None:
+def require_choices(experiment: Experiment, names: Sequence[str]) -> None:
     """Raise `InvalidConfiguration` for what cannot be chosen."""
-    if names and aim is Aim.MEMORY:
-        reason = f"not with --objective {aim}: lower the --memory-limit, and choose within it"
-        raise InvalidConfiguration(FIELD, reason)
     for name in names:
         if name not in CHOICES:
             raise InvalidConfiguration(FIELD, f"{name!r} is not one of {', '.join(CHOICES)}")

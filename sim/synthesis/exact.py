@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise
@@ -15,8 +14,9 @@ import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
 from bfpp.sim.synthesis.crossing import Crossing, lap
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
-from bfpp.sim.synthesis.search import Found
+from bfpp.sim.synthesis.search import Found, search
 from bfpp.sim.synthesis.window import Window
 
 MOST_PASSES = 400
@@ -49,6 +49,21 @@ def is_available() -> bool:
     return find_spec("ortools") is not None
 
 
+def proven_at_once(
+    problem: OrderingProblem, starts: Iterable[Words], enough: float, seconds: float
+) -> tuple[Bound, list[Words]]:
+    """The bound that is proven of the best that is known at once, and what CP-SAT makes of that.
+
+    Neither is sought for a bound that words reach, nor for words that take no longer than `enough`.
+    """
+    within = [words for words in starts if problem.within(words)]
+    known, bound = search(problem, within, 0.0), lower_bound(problem)
+    if not known or known[0].seconds <= max(bound.seconds, enough) * (1 + TOLERANCE):
+        return bound, []
+    proven, words = solve(problem, known[0], seconds)
+    return max(bound, proven), [words]
+
+
 def refined(
     problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
 ) -> tuple[Found, Bound]:
@@ -72,11 +87,11 @@ def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound
 
     Most of the time is for micro-batches that cross, if any do; the rest is for all passes.
     """
-    over = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     crossing = _of_crossings(problem, known, seconds * SHARE_OF_CROSSINGS)
-    if crossing.seconds * (1 + TOLERANCE) >= known.seconds:
+    if crossing.seconds * (1 + TOLERANCE) >= known.seconds or not deadline.left:
         return crossing, known.words
-    bound, words = _of_passes(problem, known, over - time.monotonic())
+    bound, words = _of_passes(problem, known, deadline.left)
     return max(bound, crossing), words
 
 
@@ -85,12 +100,12 @@ def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bou
 
     Where these are far from all, of laps before the last few, too.
     """
-    over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
+    deadline, whole, at_once = Deadline(seconds), problem.microbatches, _at_once(problem)
     has_laps = whole > MANY_LAPS * at_once > MANY_LAPS
-    until = over - seconds * SHARE_OF_LAPS if has_laps else over
+    of_last = Deadline(seconds * (1 - SHARE_OF_LAPS)) if has_laps else deadline
     bound, count, is_all = lower_bound(problem), 2 * at_once, True
     crossings = (at_once - 1) * (problem.layout.stages + 1)
-    while is_all and at_once < whole and (left := until - time.monotonic()) > 0:
+    while is_all and at_once < whole and (left := of_last.left) > 0:
         rounds = max(ceil((whole - count) / at_once), 0)
         last = _Last(problem, known, rounds, at_once)
         if last.problem.microbatches * crossings > MOST_CROSSINGS:
@@ -100,10 +115,10 @@ def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bou
         if is_all and not rounds:
             return bound
         count *= 2
-    return max(bound, _of_laps(problem, known, over)) if has_laps else bound
+    return max(bound, _of_laps(problem, known, deadline)) if has_laps else bound
 
 
-def _of_laps(problem: OrderingProblem, known: Found, over: float) -> Bound:
+def _of_laps(problem: OrderingProblem, known: Found, deadline: Deadline) -> Bound:
     """The bound by laps before the last few micro-batches, and these.
 
     With each number of micro-batches that a lap has a start of, over twice as many laps, and so on.
@@ -112,14 +127,15 @@ def _of_laps(problem: OrderingProblem, known: Found, over: float) -> Bound:
     rounds = problem.microbatches // at_once - 2
     bound, ends = lower_bound(problem), list[float]()
     for first in range(2, at_once + 1):
+        if not deadline.left:
+            break
         while len(ends) < first:
             count = problem.microbatches - rounds * at_once - len(ends)
             few, last = _of_last(problem, known, count)
-            left = max(over - time.monotonic(), 0.0)
-            ends.append(Crossing(few, at_once, last.seconds).of_step(left / 4)[0])
+            ends.append(Crossing(few, at_once, last.seconds).of_step(deadline.left / 4)[0])
         for laps in LAPS:
-            left, times = over - time.monotonic(), rounds // laps
-            if left <= 0 or not times:
+            times, left = rounds // laps, deadline.left
+            if not times or not left:
                 break
             least, is_all = lap(problem, first, laps, known.seconds / times, left / 2)
             before = times * least + (rounds - times * laps) * kept
@@ -192,13 +208,12 @@ def improved(
 
     It ends early at the `bound`, which nothing is faster than.
     """
-    over = time.monotonic() + seconds
-    gains = True
+    deadline, gains = Deadline(seconds), True
     while gains:
         gains = False
         for begin, until, ranks in stretches(problem):
-            left = over - time.monotonic()
-            if left <= 0 or known.seconds <= bound() * (1 + TOLERANCE):
+            left = deadline.left
+            if not left or known.seconds <= bound() * (1 + TOLERANCE):
                 return known
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import Sharding
+from bfpp.schedules import Layout, Sharding
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.balance import Matrix, Pieces, best_cut
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.synthesis.bounds import Bound
+from bfpp.sim.synthesis.memory import Memory
+from bfpp.sim.synthesis.ordering import BoardSearch
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
 
 
@@ -46,6 +48,53 @@ def bound_of_any_cut(
         found.append(Bound(best_cut(work, np.maximum)[0], "the work of any cut"))
     highest = max(found)
     return highest._replace(seconds=highest.seconds * (1 - TOLERANCE))
+
+
+def peak_of_any_cut(
+    quick: BoardSearch, lean: Memory, within: float, most: float
+) -> tuple[float, str]:
+    """What the fullest rank keeps at least, however layers are cut, and why.
+
+    Of steps of `within` seconds with passes that are as `quick` as can be, and activations as
+    `lean`: each stage keeps as many micro-batches at once as it must to be in time; of several
+    stages on a rank, one micro-batch each.
+    """
+    problem, layout = quick.problem, quick.problem.layout
+    experiment = quick.board.experiment
+    sums = _sums(experiment.require_physical(), problem, experiment.communication.sharding)
+    peaks = []
+    for stage in range(layout.stages):
+        alive = _of_layers(_alive(problem, sums, stage, within), stage, layout)
+        peaks.append(np.where(np.isinf(alive), np.inf, lean.of_any_cut(stage, alive)))
+    return min(best_cut(peaks, np.maximum)[0] * (1 - TOLERANCE), most), "the memory of any cut"
+
+
+def _alive(problem: OrderingProblem, sums: _Sums, stage: int, within: float) -> Matrix:
+    """The micro-batches that a rank keeps at once at least: `bounds` says it of one cut.
+
+    Each is kept for the time from its forward pass to the end of its backward one. Infinite where
+    the rank's work takes too long. A rank of several stages has time for others of these.
+    """
+    there, return_ = problem.transfers
+    first, end = np.ogrid[: len(sums.forward), : len(sums.forward)]
+    way = sums.forward[-1] - sums.forward[first] + there[stage:].sum()
+    back = sums.backward[-1] - sums.backward[first] + return_[stage + 1 :].sum()
+    kept = way + back + sums.weight[end] - sums.weight[first]
+    begins = sums.forward[first] + there[:stage].sum()
+    time = within - begins - (sums.after[end] - sums.after[first])
+    alive = np.ceil(problem.microbatches * kept / np.maximum(time, 1e-300) * (1 - TOLERANCE))
+    if problem.layout.loops > 1:
+        return np.ones_like(alive)
+    is_fast = _work(problem, sums, stage) <= within * (1 + TOLERANCE)
+    return np.where(is_fast, alive, np.inf)
+
+
+def _of_layers(of_pieces: Matrix, stage: int, layout: Layout) -> Matrix:
+    """By layers instead of pieces: the first stage has the embedding, and the last one the head."""
+    first, end = np.arange(1, len(of_pieces) - 1), np.arange(1, len(of_pieces) - 1)
+    first[0] -= stage == 0
+    end[-1] += stage == layout.stages - 1
+    return of_pieces[np.ix_(first, end)]
 
 
 def _sums(physical: PhysicalCosts, problem: OrderingProblem, sharding: Sharding) -> _Sums:

@@ -3,47 +3,66 @@
 Each limit is between the lowest peak so far and the highest limit that failed, and is searched as
 for the shortest step. A limit at which no order can be fast enough, by the lower bound of the step
 or a proof of CP-SAT, is a lower bound of the peak.
+
+Where there is more to choose, choices and limits are lowered in turn: neighbours of a choice with
+the order as it is, then the order of what is chosen.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from math import ceil, inf, log2
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.recomputation import FULL_RECOMPUTATION
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
-from bfpp.sim.synthesis.memory import Memory
+from bfpp.sim.synthesis.deadline import Deadline
+from bfpp.sim.synthesis.descent import Choosing, Chosen, quickest
+from bfpp.sim.synthesis.joint_bound import peak_of_any_cut
+from bfpp.sim.synthesis.memory import FIELD, Memory
 from bfpp.sim.synthesis.ordering import BoardSearch, Candidate
 from bfpp.sim.synthesis.outcome import Peak, Synthesis, best_of
-from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
+from bfpp.sim.synthesis.placements import Board
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Progress
 
 HALVINGS = 40
 """Steps of the bisection for the bound."""
 
+SHARE_OF_TIES = 1 / 4
+"""Of the time at most, for the shortest step of the least peak."""
+
+TURNS = 3
+"""How often choices are lowered, and limits after them."""
+
 
 def least_memory(
-    fastest: Sequence[tuple[BoardSearch, Synthesis]], slack: float, seconds: float,
-    progress: Progress | None,
+    fastest: Sequence[tuple[Board, Synthesis]], slack: float, seconds: float,
+    progress: Progress | None, choosing: Choosing,
 ) -> Synthesis:  # fmt: skip
     """The order of the least peak on any board, at most a share of `slack` above the shortest step.
 
-    Each board has the shortest step that its search found, and `seconds` if that is short enough.
-    Registered schedules that are fast enough compete.
+    Each board has the shortest step that its search found, with the best choices, and `seconds` if
+    that is short enough. Registered schedules that are fast enough compete, without a choice.
     """
     shortest = best_of([found for _, found in fastest])
     within = shortest.seconds * (1 + slack)
-    tried = [_Least(*each, within) for each in fastest if each[1].seconds <= within]
+    tried = [_Least(*each, within, choosing) for each in fastest if each[1].seconds <= within]
     for each in tried:
-        each.seek(seconds, progress)
+        each.lower(seconds, progress)
     best = min(tried, key=_peak)
-    # On the other boards an order that was not found may be fast enough.
-    others = (search for search, found in fastest if found.seconds > within)
-    bounds = [(each.bound, each.by) for each in tried]
-    bounds += [peak_bound(each.problem, each.memory, within, best.peak) for each in others]
+    if choosing.names:
+        searches = starmap(choosing.search_as, fastest)
+        bounds = [peak_of_any(choosing, each, within, best.peak) for each in searches]
+    else:
+        # On the other boards an order that was not found may be fast enough.
+        others = (choosing.on(board) for board, found in fastest if found.seconds > within)
+        bounds = [(each.bound, each.by) for each in tried]
+        bounds += [peak_bound(each.problem, each.memory, within, best.peak) for each in others]
     bound, by = min(bounds)
     ruled = min(tried, key=_peak_of_rule)
     return replace(
@@ -53,6 +72,23 @@ def least_memory(
         rule_seconds=ruled.rule and ruled.rule.seconds,
         peak=Peak(best.peak, best.memory.unit, within, bound, by, ruled.peak_of_rule),
     )
+
+
+def peak_of_any(
+    choosing: Choosing, search: BoardSearch, within: float, most: float
+) -> tuple[float, str]:
+    """The bound of the peak, whatever is chosen.
+
+    Passes are shortest where nothing is recomputed, and memory is least where all layers are.
+    """
+    memory, quick = search.memory, quickest(choosing, search)
+    if "recompute" in choosing.names:
+        policy = str(FULL_RECOMPUTATION)
+        memory = memory.of(search.board.experiment.changed(recompute=policy))
+    if "cut" in choosing.names:
+        return peak_of_any_cut(quick, memory, within, most)
+    problem = replace(quick.problem, sizes=memory.sizes, limits=memory.limits)
+    return peak_bound(problem, memory, within, most)
 
 
 def peak_bound(
@@ -78,23 +114,43 @@ def _least_step(problem: OrderingProblem) -> Bound:
 
 
 class _Least:
-    """The best order so far, the bound, and the highest limit that failed."""
+    """The best order so far with the search on its choices, and the highest limit that failed."""
 
-    def __init__(self, search: BoardSearch, fastest: Synthesis, within: float) -> None:
-        self.search, self.memory, self.within = search, search.memory, within
-        self.best, self.peak = fastest, self.memory.peak(fastest.experiment)
-        self.rule = self._least(search.fitting_rules)
-        self.peak_of_rule = None if self.rule is None else self.memory.peak(self.rule.experiment)
-        if self.rule and self.peak_of_rule is not None and self.peak_of_rule < self.peak:
-            self.peak = self.peak_of_rule
-            self.best = replace(fastest, experiment=self.rule.experiment, seconds=self.rule.seconds)
-        self.bound, self.by = peak_bound(search.problem, self.memory, within, self.peak)
+    def __init__(self, board: Board, fastest: Synthesis, within: float, choosing: Choosing) -> None:
+        self.choosing, self.within = choosing, within
+        self.search = choosing.search_as(board, fastest)
+        self.best, self.peak = fastest, self._peak(fastest.experiment)
+        self.rule: Candidate | None = None
+        self.peak_of_rule: float | None = None
+        with suppress(InvalidConfiguration):  # only with other choices may it fit
+            self._compete(choosing.on(board))
+        self._begin()
+
+    def _compete(self, search: BoardSearch) -> None:
+        """With the rule of the least peak of those that are fast enough."""
+        fast = [each for each in search.fitting_rules if self._is_fast(each.seconds)]
+        if not fast:
+            return
+        self.rule = min(fast, key=lambda each: self._peak(each.experiment))
+        self.peak_of_rule = self._peak(self.rule.experiment)
+        if self.peak_of_rule < self.peak:
+            self.search, self.peak = search, self.peak_of_rule
+            self.best = replace(
+                self.best, experiment=self.rule.experiment, seconds=self.rule.seconds
+            )
+
+    def _begin(self) -> None:
+        """With the bound of what is chosen."""
+        self.bound, self.by = peak_bound(self.search.problem, self.memory, self.within, self.peak)
         self.failed = self.bound - self.memory.step
 
-    def _least(self, rules: Sequence[Candidate]) -> Candidate | None:
-        """The rule of the least peak of those that are fast enough."""
-        fast = [each for each in rules if self._is_fast(each.seconds)]
-        return min(fast, key=lambda each: self.memory.peak(each.experiment), default=None)
+    @property
+    def memory(self) -> Memory:
+        """Of what is chosen."""
+        return self.search.memory
+
+    def _peak(self, experiment: Experiment) -> float:
+        return float(self.memory.peaks(experiment).max())
 
     def _is_fast(self, seconds: float) -> bool:
         return seconds <= self.within * (1 + TOLERANCE)
@@ -104,12 +160,52 @@ class _Least:
         """How many limits there are between the peak and what failed."""
         return ceil((self.peak - self.failed) / self.memory.step - TOLERANCE) - 1
 
-    def seek(self, seconds: float, progress: Progress | None) -> None:
+    def lower(self, seconds: float, progress: Progress | None) -> None:
+        """Choices and limits in turn, for that time."""
+        deadline = Deadline(seconds)
+        for turns in range(TURNS if self.choosing.names else 1, 0, -1):
+            if self.choosing.names:
+                self._choose(Deadline(deadline.left / turns / 2))
+            self._seek(deadline.left / turns, progress)
+        self._shorten(min(deadline.left, seconds * SHARE_OF_TIES))
+
+    def _shorten(self, seconds: float) -> None:
+        """The shortest step that keeps no more."""
+        with suppress(InvalidConfiguration):
+            lowest = self.search.limited(self.memory.within(self.peak))
+            found = lowest.best(seconds)
+            if found.seconds < self.best.seconds:
+                self.best, self.peak = found, self._peak(found.experiment)
+
+    def _choose(self, deadline: Deadline) -> None:
+        """The choices of the lowest peak, with the order as it is."""
+        layout = self.search.board.layout
+        words = self.search.problem.words(self.best.experiment.rule.orders(layout))
+        with suppress(InvalidConfiguration):
+            now = self._rated(self.search, words or [])
+            lowest = self.choosing.lowest(self._rated, now, deadline)
+            [found] = lowest.search.predicted([lowest.words])
+            self.search, (self.peak, *_) = lowest.search, lowest.merit
+            self.best = replace(self.best, experiment=found.experiment, seconds=found.seconds)
+            self._begin()
+
+    def _rated(self, search: BoardSearch, words: Words) -> Chosen:
+        """The lowest peak is the best, on the fewest ranks, and the shortest of such steps."""
+        for each in search.predicted([words]):
+            if each.fits and self._is_fast(each.seconds):
+                peaks = search.memory.peaks(each.experiment)
+                highest = float(peaks.max())
+                fullest = float((peaks > highest * (1 - TOLERANCE)).sum())
+                load = peaks[search.board.layout.rank_of_stage]
+                return Chosen((highest, fullest, each.seconds), load, search, words)
+        raise InvalidConfiguration(FIELD, "the order takes too long, or keeps too much")
+
+    def _seek(self, seconds: float, progress: Progress | None) -> None:
         """Try limits for that time."""
-        over = time.monotonic() + seconds
-        while (between := self._between) > 0 and (left := over - time.monotonic()) > 0:
+        deadline = Deadline(seconds)
+        while (between := self._between) > 0 and (left := deadline.left) > 0:
             if progress:
-                progress(1 - left / seconds, self.best.seconds)
+                progress(deadline.passed, self.best.seconds)
             level = self.peak - ceil(between / 2) * self.memory.step
             self._try(level, left / ceil(log2(between + 1)))
 
@@ -118,7 +214,7 @@ class _Least:
             lowered = self.search.limited(self.memory.within(level))
             found = lowered.best(seconds, enough=self.within)
             if self._is_fast(found.seconds):
-                self.best, self.peak = found, self.memory.peak(found.experiment)
+                self.best, self.peak = found, self._peak(found.experiment)
                 return
             if not self._is_fast(found.bound.seconds):
                 self.bound, self.by = self.memory.above(level), found.bound.by

@@ -14,6 +14,7 @@ from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.activations import activations_of_units
+from bfpp.sim.balance import Matrix, Pieces
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import CONTEXT, RESERVED, least_memories, rank_memories
 from bfpp.traces.memory import GIGABYTE
@@ -51,12 +52,27 @@ class Memory(Protocol):
         """By rank: how much more than its limit the experiment's order keeps."""
         ...
 
-    def peak(self, experiment: Experiment) -> float:
-        """What the fullest rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+    def peaks(self, experiment: Experiment) -> Numbers:
+        """What each rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+        ...
+
+    def alone(self, rank: int, size: float) -> str:
+        """What a rank has with as much as that kept, and its limit, as limits are given."""
+        ...
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """What a stage that keeps so many micro-batches makes a rank keep, at least.
+
+        By the first of its layers and the first one after them.
+        """
         ...
 
     def above(self, peak: float) -> float:
         """The least that a peak can be which is more than this one."""
+        ...
+
+    def of(self, experiment: Experiment) -> Memory:
+        """The same with other choices of the same stages."""
         ...
 
     def within(self, peak: float) -> Memory:
@@ -74,7 +90,7 @@ class Counted:
 
     def excess(self, experiment: Experiment) -> Numbers:
         """From the graph: what it counts is what the search counts."""
-        more: Numbers = peak_microbatches(experiment.graph()) - self.limits
+        more = self.peaks(experiment) - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
 
@@ -83,13 +99,27 @@ class Counted:
         """All stages keep equally much."""
         return float(self.sizes[0])
 
-    def peak(self, experiment: Experiment) -> float:
+    def peaks(self, experiment: Experiment) -> Numbers:
         """From the graph."""
-        return float(peak_microbatches(experiment.graph()).max())
+        peaks: Numbers = peak_microbatches(experiment.graph())
+        return peaks
+
+    def alone(self, rank: int, size: float) -> str:
+        """Nothing else counts."""
+        return f"{size:.4g} of {self.limits[rank]:.4g}"
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """Whatever its layers are."""
+        kept: Matrix = alive * self.sizes[stage]
+        return kept
 
     def above(self, peak: float) -> float:
         """The next whole number of stages' activations."""
         return (floor(peak / self.step + 1e-9) + 1) * self.step
+
+    def of(self, experiment: Experiment) -> Counted:  # noqa: ARG002
+        """Whatever stages do."""
+        return self
 
     def within(self, peak: float) -> Counted:
         """With lower limits."""
@@ -123,34 +153,54 @@ class Reserved:
     @cached_property
     def limits(self) -> Numbers:
         """Bytes, by rank."""
+        limits: Numbers = (self.device - CONTEXT) / RESERVED - self._fixed
+        return limits.clip(min=0.0)
+
+    @cached_property
+    def _fixed(self) -> Numbers:
+        """Bytes, by rank, that no order changes."""
         sharding = self.experiment.configuration.communication.sharding
         least = least_memories(self.experiment.require_physical(), self._layout, sharding)
-        fixed = [
-            each.state + each.weights + each.gradients + each.workspace + each.transient
-            for each in least
-        ]
-        limits: Numbers = (self.device - CONTEXT) / RESERVED - np.array(fixed)
-        return limits.clip(min=0.0)
+        return np.array(
+            [
+                each.state + each.weights + each.gradients + each.workspace + each.transient
+                for each in least
+            ]
+        )
 
     def excess(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
-        memories = rank_memories(experiment.graph(), experiment.require_physical())
-        reserved: Numbers = np.array([each.reserved for each in memories])
-        return (reserved - self.device) / RESERVED
+        return (self.peaks(experiment) * GIGABYTE - self.device) / RESERVED
 
     @property
     def step(self) -> float:
         """What the stage that keeps least keeps of a micro-batch."""
         return float(self.sizes.min()) * RESERVED / GIGABYTE
 
-    def peak(self, experiment: Experiment) -> float:
+    def peaks(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
         memories = rank_memories(experiment.graph(), experiment.require_physical())
-        return max(each.reserved_gb for each in memories)
+        return np.array([each.reserved_gb for each in memories])
+
+    def alone(self, rank: int, size: float) -> str:
+        """As it is reserved."""
+        least = RESERVED * (float(self._fixed[rank]) + size) + CONTEXT
+        return f"{least / GIGABYTE:.1f} of {self.device[rank] / GIGABYTE:.4g}"
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """Without workspaces."""
+        sharding = self.experiment.configuration.communication.sharding
+        pieces = Pieces(self.experiment.require_physical(), self._layout)
+        kept = pieces.memory(stage, sharding, alive)
+        return (RESERVED * kept + CONTEXT) / GIGABYTE
 
     def above(self, peak: float) -> float:
         """Anything is possible."""
         return peak
+
+    def of(self, experiment: Experiment) -> Reserved:
+        """On the same devices."""
+        return replace(self, experiment=experiment)
 
     def within(self, peak: float) -> Reserved:
         """With smaller devices."""

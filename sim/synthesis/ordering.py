@@ -18,18 +18,24 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import is_available, refined
+from bfpp.sim.synthesis.deadline import Deadline
+from bfpp.sim.synthesis.exact import is_available, proven_at_once, refined
 from bfpp.sim.synthesis.memory import FIELD, Memory
 from bfpp.sim.synthesis.outcome import Synthesis
 from bfpp.sim.synthesis.placements import Board
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words, priced
 from bfpp.sim.synthesis.search import Found, Progress, search
 
-ROUNDS = 3
-"""How often limits are tightened where the predicted memory is more than the search counted."""
+SHARES_OF_ROUNDS = (0.05, 0.1, 0.85, 0.2)
+"""Of the search's time: after each round, limits are tightened where the predicted memory is more
+than the search counted. The last round is for what still does not fit."""
+
+SHARE_OF_FIRST_PROOF = 1 / 10
+"""Of the time, for CP-SAT where it is installed, before anything else: it proves many small orders
+that are found at once, and improves some."""
 
 SHARE_OF_PROOF = 1 / 2
-"""Of the time, for CP-SAT where it is installed."""
+"""Of the rest, for CP-SAT after the search."""
 
 TITLE = "synthesised"
 
@@ -79,7 +85,11 @@ class BoardSearch:
             raise InvalidConfiguration("forward", "no order is better: all passes take 0 s")
         full = np.flatnonzero(~self.problem.has_room)
         if len(full):
-            reason = f"one micro-batch alone keeps more on rank {full[0]}"
+            rank = int(full[0])
+            alone = self.memory.alone(
+                rank, float(self.problem.sizes[self.problem.held[rank]].sum())
+            )
+            reason = f"one micro-batch alone keeps more on rank {rank}: {alone} {self.memory.unit}"
             raise InvalidConfiguration(FIELD, reason)
 
     def limited(self, memory: Memory) -> BoardSearch:
@@ -103,32 +113,46 @@ class BoardSearch:
         fitting = self.fitting_rules
         starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
         problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
-        bound = lower_bound(problems[0])
+        starts += repeated_blocks(problems[0])
+        bound, deadline = lower_bound(problems[0]), Deadline(seconds)
         proves = is_available() and self.aim is not Aim.PERIOD
+        if proves:
+            bound, proven = proven_at_once(
+                self.problem, starts, enough, seconds * SHARE_OF_FIRST_PROOF
+            )
+            starts += proven
+        # Nothing is sought where no order is fast enough.
+        seconds = 0.0 if 0 < enough * (1 + TOLERANCE) < bound.seconds else deadline.left
+        if self.aim is not Aim.ROBUSTNESS:
+            enough = max(enough, bound.seconds)
         seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1) / len(problems)
-        for left in reversed(range(ROUNDS)):
+        for share in SHARES_OF_ROUNDS:
             within = [words for words in starts if problems[0].within(words)]
-            within += repeated_blocks(problems[0])
             met = [
                 found
                 for problem in problems
-                for found in search(problem, within, seeking / (left + 1), enough, progress)
+                for found in search(problem, within, seeking * share, enough, progress)
             ]
-            found = self._predicted(self._experiment(each.words) for each in met)
+            found = self.predicted(each.words for each in met)
             candidates += (each for each in found if each.fits)
-            if all(each.fits for each in found) and found:
-                break
+            starts += (each.words for each in met)
+            if found and all(each.fits for each in found):
+                if share == max(SHARES_OF_ROUNDS) or found[0].seconds <= enough * (1 + TOLERANCE):
+                    break
+                continue
             over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
             problems = [problem.limited(problem.limits - over) for problem in problems]
+            starts += repeated_blocks(problems[0])
         if not candidates and met and not found:
             raise InvalidConfiguration("p2p", "every order that was found deadlocks")
         if not candidates:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
         known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
-        if proves and known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE):
-            better, bound = refined(self.problem, problems[0], known, seconds * SHARE_OF_PROOF)
-            predicted = self._predicted([self._experiment(better.words)])
-            candidates += (each for each in predicted if each.fits)
+        is_open = known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE)
+        if proves and seconds and known and is_open:
+            better, least = refined(self.problem, problems[0], known, seconds * SHARE_OF_PROOF)
+            bound = max(bound, least)
+            candidates += (each for each in self.predicted([better.words]) if each.fits)
         best = min(candidates, key=_seconds)
         rule = min(fitting, key=_seconds, default=None)
         return Synthesis(
@@ -140,6 +164,10 @@ class BoardSearch:
             rule.experiment if rule else None,
             rule.seconds if rule else None,
         )
+
+    def predicted(self, orders: Iterable[Words]) -> list[Candidate]:
+        """What these words are worth, of those that can run."""
+        return self._predicted(map(self._experiment, orders))
 
     def _words(self, rule: Experiment) -> Words | None:
         return self.problem.words(rule.rule.orders(self.board.layout))

@@ -70,6 +70,14 @@ class Synthesis:
         return self.seconds / self.bound.seconds - 1
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended the search, which had found the `best`."""
+
+    def __init__(self, best: Synthesis) -> None:
+        super().__init__()
+        self.best = best
+
+
 def best_of(found: Sequence[Synthesis]) -> Synthesis:
     """The fastest on several boards, against the fastest rule on any of them."""
     best = min(found, key=lambda each: each.seconds)

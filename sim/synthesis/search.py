@@ -19,6 +19,7 @@ import numpy.typing as npt
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis import dispatching, kernels
 from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
 
 SHARE_OF_KEYS = 0.5
@@ -94,13 +95,11 @@ def search(
 
     It ends early at the lower bound, or once words take no longer than `enough`.
     """
-    begun = time.monotonic()
+    deadline = Deadline(seconds)
     bound = max(lower_bound(problem).seconds, enough) * (1 + TOLERANCE)
 
     def over() -> float:
-        if best() <= bound:
-            return 1.0
-        return min((time.monotonic() - begun) / seconds, 1.0) if seconds else 1.0
+        return 1.0 if best() <= bound else deadline.passed
 
     found = [Found.of(problem, words) for words in starts]
     turn = min(TURN, seconds / TURNS)

@@ -10,11 +10,13 @@ from bfpp.schedules.invalid import chosen
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.choices import require_choices
+from bfpp.sim.synthesis.deadline import interruptible
+from bfpp.sim.synthesis.descent import Choosing, SearchOn
 from bfpp.sim.synthesis.joint import joint
 from bfpp.sim.synthesis.least_memory import least_memory
 from bfpp.sim.synthesis.memory import Limits, memory_of
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
-from bfpp.sim.synthesis.outcome import Synthesis, all_found, best_of
+from bfpp.sim.synthesis.outcome import Interrupted, Synthesis, all_found, best_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.search import Progress
 
@@ -42,10 +44,10 @@ def synthesize(
 
     `memory_limit` is the most activations that each rank may keep, one number for all ranks or one
     a rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
-    what a rank may reserve, in 2^30 bytes. With `split`, backward passes are in halves. With a
-    model there may be more to `choose`, unless memory is minimised: `cut`, the layers of each
-    stage, and `recompute`, how many of them are recomputed. The search takes about `seconds`.
-    Raises `InvalidConfiguration` where no order keeps to the limit.
+    what a rank may reserve, in 2^30 bytes. With `split`, backward passes may be in halves. With a
+    model there may be more to `choose`: `cut`, the layers of each stage, and `recompute`, how many
+    of them are recomputed. The search takes about `seconds`. Raises `InvalidConfiguration` where no
+    order keeps to the limit, and on Ctrl-C `Interrupted`, a `KeyboardInterrupt` with the `best`.
 
     >>> from bfpp.sim.experiment import Experiment
     >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)
@@ -54,22 +56,50 @@ def synthesize(
     """
     aim = chosen(Aim, "objective", objective)
     _require_slack(slack, aim)
-    require_choices(experiment, choose, aim)
+    require_choices(experiment, choose)
     made = boards(experiment, placement, split=split)
-    share = seconds / len(made)
+    if split and ("recompute" in choose or _recomputes(experiment)):
+        # What is recomputed is kept between the halves, which may cost more than they gain.
+        made += boards(experiment, placement, split=False)
 
     def on(board: Board) -> BoardSearch:
         memory = memory_of(board.experiment, memory_limit, memory_gb)
         return BoardSearch(board, memory, aim, problem_of(board, memory))
 
-    if choose:
-        return best_of(all_found(lambda each: joint(on, each, choose, share, progress), made))
-    searches = all_found(on, made)
+    with interruptible() as is_interrupted:
+        try:
+            found = _found(on, made, aim, choose, slack, seconds, progress)
+        except InvalidConfiguration:
+            if is_interrupted():
+                raise KeyboardInterrupt from None
+            raise
+        if is_interrupted():
+            raise Interrupted(found)
+    return found
+
+
+def _found(
+    on: SearchOn, made: Sequence[Board], aim: Aim, choose: Sequence[str], slack: float,
+    seconds: float, progress: Progress | None,
+) -> Synthesis:  # fmt: skip
+    share = seconds / len(made)
+    choosing = Choosing(on, choose)
+
+    def shortest(board: Board, seconds: float) -> Synthesis:
+        if choose:
+            return joint(choosing, board, seconds, progress)
+        return on(board).best(seconds, progress)
+
     if aim is not Aim.MEMORY:
-        return best_of(all_found(lambda each: each.best(share, progress), searches))
+        return best_of(all_found(lambda each: shortest(each, share), made))
     first = share * SHARE_OF_FASTEST
-    fastest = all_found(lambda each: (each, each.best(first, progress)), searches)
-    return least_memory(fastest, slack, share - first, progress)
+    fastest = all_found(lambda each: (each, shortest(each, first)), made)
+    return least_memory(fastest, slack, share - first, progress, choosing)
+
+
+def _recomputes(experiment: Experiment) -> bool:
+    physical = experiment.physical
+    return physical is not None and bool(physical.recomputation.modules)
 
 
 def _require_slack(slack: float, aim: Aim) -> None:

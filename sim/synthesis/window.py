@@ -13,6 +13,7 @@ problem itself.
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from itertools import pairwise, product
 from math import floor
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words, next_of
 from bfpp.sim.synthesis.search import Found, Pass, starts_of
 
@@ -32,6 +34,9 @@ ROUNDING = 1 + TOLERANCE / 10
 
 ROOM = 10_000
 """What a rank may keep, as a whole number."""
+
+LOOK = 0.1
+"""Seconds between looks at the deadline, which an interruption may bring forward."""
 
 
 class Grain(NamedTuple):
@@ -81,10 +86,25 @@ def solved(model: Any, seconds: float, linearization: int = 1) -> tuple[float, b
     # On steps of many passes these take longer than the search.
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.symmetry_level = 0
-    status = solver.solve(model)
+    # Its handler of Ctrl-C would replace Python's, for good.
+    solver.parameters.catch_sigint_signal = False
+    status = _solved_until(Deadline(seconds), solver, model)
     is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     least = float(solver.best_objective_bound)
     return least, status == cp_model.OPTIMAL, solver if is_solved else None
+
+
+def _solved_until(deadline: Deadline, solver: Any, model: Any) -> Any:
+    """The status of a model after that time; Python handles no signals in a thread that solves."""
+    with ThreadPoolExecutor(1) as thread:
+        solving = thread.submit(solver.solve, model)
+        try:
+            while wait([solving], LOOK).not_done:
+                if not deadline.left:
+                    solver.stop_search()
+        finally:
+            solver.stop_search()
+    return solving.result()
 
 
 class Window:
