@@ -9,14 +9,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from time import process_time
+from time import perf_counter
 
 from benchmarks.measure import ROOT, Results, command_seconds
+from bfpp.searching import evaluated
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiling import COMPILE_FROM, WORK
+from bfpp.sim.evaluation import evaluate
+from bfpp.sim.model import load_model
+from bfpp.sim.search import Problem, configurations
+from bfpp.workers import Workers
 
 SCHEDULES = ("gpipe", "1f1b", "depth-first", "breadth-first")
 MODEL, CLUSTER, GPUS, BATCH, TOP = "bert-52b", "dgx1-v100", 64, 64, 15
+OTHER = "bert-6.6b"
+"""The model of a search that loads the compiled loops and knows nothing of the one measured."""
+
+CORES = 2
 COMMAND = (
     "search", "--model", MODEL, "--cluster", CLUSTER, "--gpus", str(GPUS), "--batch", str(BATCH),
     "--json",
@@ -34,12 +46,12 @@ search, model, cluster = (
 )
 apart = Path("sim", "evaluation.py").exists()
 evaluate = (import_module(house + "sim.evaluation") if apart else search).evaluate
-def problem_of(gpus):
-    trained, machine = model.load_model("{MODEL}"), cluster.load_cluster("{CLUSTER}")
-    return search.Problem(trained, machine, gpus, ({BATCH},), {SCHEDULES})
-smaller = problem_of({GPUS} // 2)
-evaluate(smaller, search.configurations(smaller)[::10])  # loads the compiled loops
-problem = problem_of({GPUS})
+def problem_of(name):
+    trained, machine = model.load_model(name), cluster.load_cluster("{CLUSTER}")
+    return search.Problem(trained, machine, {GPUS}, ({BATCH},), {SCHEDULES})
+other = problem_of("{OTHER}")
+evaluate(other, search.configurations(other)[::10])
+problem = problem_of("{MODEL}")
 chosen = search.configurations(problem)
 begun = time.process_time()
 outcomes = evaluate(problem, chosen)
@@ -58,7 +70,8 @@ def run() -> Results:
             taken.setdefault((name, "predictions, one core (CPU)"), []).append(seconds)
             _command(taken, name, root, "whole command")
         _command(taken, "this", ROOT, f"whole command, --top {TOP}", "--top", str(TOP))
-        taken.setdefault(("this", f"pruned to {TOP}, one core (CPU)"), []).append(_pruned())
+        for what, seconds in _by_workers():
+            taken.setdefault(("this", what), []).append(seconds)
     rows = []
     for (name, what), seconds in taken.items():
         before = taken.get(("former", what.replace(f", --top {TOP}", "")), [])
@@ -95,18 +108,37 @@ def _command(
     taken.setdefault((name, f"{what} (CPU of all processes)"), []).append(cpu)
 
 
-def _pruned() -> float:
-    """CPU seconds to find the best alone, in this process."""
-    from bfpp.sim.cluster import load_cluster
-    from bfpp.sim.evaluation import evaluate, evaluation_of
-    from bfpp.sim.model import load_model
-    from bfpp.sim.pruning import evaluate_best, most_promising_first
-    from bfpp.sim.search import Problem, configurations
+def _by_workers() -> Iterator[tuple[str, float]]:
+    """Seconds of workers that have begun: for all predictions, and for what the command makes."""
+    for what, top, every in (
+        ("predictions of all", None, True),
+        ("predictions of what fits", None, False),
+        (f"predictions for the {TOP} best", TOP, False),
+    ):
+        for count in (1, CORES):
+            yield (
+                f"{what}, {count} worker{'s' * (count > 1)} (wall clock)",
+                _seconds(count, top, every=every),
+            )
 
-    problem = Problem(load_model(MODEL), load_cluster(CLUSTER), GPUS, (BATCH,), SCHEDULES)
+
+def _seconds(count: int, top: int | None, *, every: bool) -> float:
+    other, problem = _problem(OTHER), _problem(MODEL)
     chosen = configurations(problem)
-    evaluate(problem, chosen[::10])
-    evaluation_of.cache_clear()
-    begun = process_time()
-    evaluate_best(problem, most_promising_first(problem, chosen), TOP)
-    return process_time() - begun
+    with Workers(count=count) as workers:
+        WORK.expect(COMPILE_FROM)
+        for begun in [workers.submit(_load, other) for _ in range(4 * count)]:
+            begun.result()
+        start = perf_counter()
+        for _ in evaluated(problem, chosen, workers, top, every=every):
+            pass
+        return perf_counter() - start
+
+
+def _load(other: Problem) -> None:
+    """Load the compiled loops, for as long as other workers need to begin."""
+    evaluate(other, configurations(other)[::10])
+
+
+def _problem(model: str) -> Problem:
+    return Problem(load_model(model), load_cluster(CLUSTER), GPUS, (BATCH,), SCHEDULES)

@@ -1,6 +1,7 @@
 """Importing this loads the compiled loops, for a process that has much to simulate.
 
-They are loaded as they are first called: for small steps, with flows that meet and without.
+They are loaded as they are first called: for small steps, with flows that meet and without, and
+for steps that repeat.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from bfpp.sim.compiling import COMPILE_FROM, WORK
 from bfpp.sim.evaluation import Evaluation
 from bfpp.sim.model import load_model
 from bfpp.sim.search import Problem
+
+MICROBATCHES = 24, 8, 8
+"""With each sharding: as many as repeat, and fewer."""
 
 OPTIONAL = ("scipy", "cffi")
 """Where numba looks for a BLAS, and for functions of C: no loop calls any.
@@ -44,10 +48,10 @@ def _load() -> None:
     )
     schedule, degrees = find_schedule("1f1b"), Degrees(pp=4, dp=2)
     WORK.expect(COMPILE_FROM)
-    for sharding in Sharding:
+    for sharding, microbatches in zip(Sharding, MICROBATCHES, strict=True):
         communication = Communication(sharding)
         Evaluation(problem).outcome(
-            Configuration(schedule, degrees, 8, communication=communication)
+            Configuration(schedule, degrees, microbatches, communication=communication)
         )
 
 
