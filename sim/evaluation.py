@@ -116,7 +116,10 @@ class Evaluation:
 
     def _shortened(self, configuration: Configuration) -> list[Shortened]:
         """The same configuration with fewer micro-batches, if these tell all of it."""
-        if self._problem.objective is Objective.ROBUSTNESS or configuration.communication.offload:
+        communication = configuration.communication
+        # Runs of a limited length end by a count of their own, wherever orders repeat.
+        whole = communication.offload or communication.run_length
+        if whole or self._problem.objective is Objective.ROBUSTNESS:
             return []
         return [] if self.physical(configuration).dispatch_seconds else shortened(configuration)
 

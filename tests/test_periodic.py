@@ -124,6 +124,18 @@ def test_steps_of_many_micro_batches_are_those_of_fewer(name, monkeypatch):
     assert counts["periodic"] > 0
 
 
+@pytest.mark.parametrize("length", [3, 50])
+def test_runs_of_limited_length_are_those_of_the_whole_step(length):
+    """A run may be longer than all the micro-batches that would be simulated."""
+    known, whole = Evaluation(PROBLEM), Evaluation(PROBLEM)
+    whole._fewer = lambda _: []
+    communication = Communication(Sharding.FULL, run_length=length)
+    for name in ("1f1b", "zb1p"):
+        for each in configurations(name, Sharding.FULL):
+            limited = replace(each, units_per_stage=1, communication=communication)
+            require_same(known.outcome(limited), whole.outcome(limited))
+
+
 def test_clocks_are_lowered_for_the_whole_step():
     """The power limit is that of all micro-batches, and not of those that are simulated."""
     limited = load_cluster("dgx-h100")
