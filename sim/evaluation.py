@@ -116,12 +116,10 @@ class Evaluation:
 
     def _shortened(self, configuration: Configuration) -> list[Shortened]:
         """The same configuration with fewer micro-batches, if these tell all of it."""
-        communication = configuration.communication
-        # Runs of a limited length end by a count of their own, wherever orders repeat.
-        whole = communication.offload or communication.run_length
-        if whole or self._problem.objective is Objective.ROBUSTNESS:
+        robust = self._problem.objective is Objective.ROBUSTNESS
+        if robust or self.physical(configuration).dispatch_seconds:
             return []
-        return [] if self.physical(configuration).dispatch_seconds else shortened(configuration)
+        return shortened(configuration)
 
     def _of_memory(self, configuration: Configuration) -> Configuration:
         """One that needs as much memory: as orders repeat, no further micro-batch adds to it."""
