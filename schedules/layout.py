@@ -112,6 +112,10 @@ class Layout:
             words.append(f"slices={self.slices}")
         return f"Layout({', '.join(words)})"
 
+    def __getstate__(self) -> dict[str, object]:
+        """Its fields alone: columns are worked out again by the process that asks for them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     def _require_copies(self) -> None:
         if len(self.copies) > 1:
             raise InvalidConfiguration(

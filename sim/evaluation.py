@@ -116,9 +116,10 @@ class Evaluation:
 
     def _shortened(self, configuration: Configuration) -> list[Shortened]:
         """The same configuration with fewer micro-batches, if these tell all of it."""
-        if self._problem.objective is Objective.ROBUSTNESS or configuration.communication.offload:
+        robust = self._problem.objective is Objective.ROBUSTNESS
+        if robust or self.physical(configuration).dispatch_seconds:
             return []
-        return [] if self.physical(configuration).dispatch_seconds else shortened(configuration)
+        return shortened(configuration)
 
     def _of_memory(self, configuration: Configuration) -> Configuration:
         """One that needs as much memory: as orders repeat, no further micro-batch adds to it."""

@@ -172,7 +172,8 @@ class Links:
         routes, implementation = self.routes, self.routes.implementation
         seconds, moved = alone.seconds.copy(), alone.bytes.copy()
         beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
-        received, sent = _slowdowns(implementation).take(kinds.operation, axis=1) * overlap
+        slowdowns = _slowdowns(implementation, len(OPERATIONS))
+        received, sent = slowdowns.take(kinds.operation, axis=1) * overlap
         WORK.loop(cost_kernels, "hand_over", len(received))(
             kinds.is_transfer,
             implementation.blocking_transfers and overlap,
@@ -202,12 +203,12 @@ class Links:
 
 
 @once
-def _slowdowns(implementation: Implementation) -> Seconds:
+def _slowdowns(implementation: Implementation, operations: int) -> Seconds:
     """Shares of its time by which overlapped communication of each operation lengthens others.
 
     The step that waits for it, and the one that it waits for.
     """
-    waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
+    waiting, awaited = shares = np.zeros((2, operations))
     of_transfers = list(transfers())
     if implementation.blocking_transfers:
         waiting[of_transfers] = 1.0

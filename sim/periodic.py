@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
-from bfpp.schedules import Configuration, Layout, Operation, TaskGraph
+from bfpp.schedules import Communication, Configuration, Layout, Operation, TaskGraph
 from bfpp.schedules.steps import Repetition
 from bfpp.sim import period_kernels
 from bfpp.sim.compiled_engine import Times, last_end
@@ -47,7 +47,7 @@ class Shortened(NamedTuple):
 def shortened(configuration: Configuration) -> list[Shortened]:
     """The same with as few micro-batches as may show what repeats, and with more, if worthwhile."""
     repetition = configuration.schedule.repetition(configuration.layout)
-    if repetition is None:
+    if repetition is None or not _repeats(configuration.communication):
         return []
     period, found = repetition.period, []
     for times in ATTEMPTS:
@@ -61,6 +61,16 @@ def shortened(configuration: Configuration) -> list[Shortened]:
         if schedule.can_run(layout) and schedule.repetition(layout) == repetition:
             found.append(Shortened(fewer, repetition, left_out))
     return found
+
+
+def _repeats(communication: Communication) -> bool:
+    """Whether communication, and the buffers that it takes, repeat when orders do.
+
+    Runs of a limited length end by a count of their own; of many buffers, some come into use only
+    after many runs.
+    """
+    limited = communication.offload or communication.run_length
+    return not limited and communication.weight_buffers <= SETTLING
 
 
 class StepTime(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,16 @@ def test_no_order_passes_the_bounds(searched: tuple[Problem, list[Configuration]
         needed = rank_memories(known.graph_of(each), physical)
         for bound, memory in zip(least, needed, strict=True):
             assert bound.total <= memory.total * (1 + 1e-12)
+
+
+def test_predictions_are_sent_without_columns_of_their_layout() -> None:
+    configuration = Configuration(find_schedule("1f1b"), Degrees(pp=4), 8)
+    fresh = pickle.dumps(configuration.layout)
+    assert configuration.layout.holds.any()
+    assert pickle.dumps(configuration.layout) == fresh
+    again = pickle.loads(pickle.dumps(configuration))
+    assert again == configuration
+    assert (again.layout.holds == configuration.layout.holds).all()
 
 
 VARIANTS = {

@@ -56,6 +56,7 @@ from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import ENGINES, simulate
+from bfpp.sim.implementation import PAPER
 from bfpp.sim.memory import passes_alive
 from bfpp.sim.model import load_model
 from bfpp.sim.parameters import tasks_of_kind
@@ -184,6 +185,20 @@ def test_it_is_priced_on_a_cluster(experts: ModuleType) -> None:
     times = [simulate(each, costs).step_time for each in (graph, graph.expanded())]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
     assert times[0] > simulate(build_graph("breadth-first", Layout(2, 4, 2)), costs).step_time
+
+
+def test_it_is_priced_after_graphs_without_it(experts: ModuleType) -> None:
+    """What was remembered of operations when there was one less is not taken for all."""
+    unused = replace(PAPER)
+    costs = PhysicalCosts(
+        load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(dp=4), implementation=unused
+    )
+    declared = OPERATIONS.pop()
+    try:
+        plain = costs.step_time(build_graph("breadth-first", Layout(2, 4, 2)))
+    finally:
+        OPERATIONS.append(declared)
+    assert costs.step_time(example(experts).expanded()) > plain
 
 
 def test_it_is_explained(experts: ModuleType) -> None:

@@ -124,6 +124,23 @@ def test_steps_of_many_micro_batches_are_those_of_fewer(name, monkeypatch):
     assert counts["periodic"] > 0
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [{"run_length": 3}, {"run_length": 50}, {"weight_buffers": 4, "prefetch": 9},
+     {"weight_buffers": 40}],
+    ids=str,
+)  # fmt: skip
+def test_runs_and_buffers_are_those_of_the_whole_step(choices):
+    """A run may be longer than all that would be simulated, or buffers more than its runs."""
+    known, whole = Evaluation(PROBLEM), Evaluation(PROBLEM)
+    whole._fewer = lambda _: []
+    communication = Communication(Sharding.FULL, **choices)
+    for name, units in (("1f1b", 2), ("zb1p", 1)):
+        for each in configurations(name, Sharding.FULL):
+            chosen = replace(each, units_per_stage=units, communication=communication)
+            require_same(known.outcome(chosen), whole.outcome(chosen))
+
+
 def test_clocks_are_lowered_for_the_whole_step():
     """The power limit is that of all micro-batches, and not of those that are simulated."""
     limited = load_cluster("dgx-h100")
