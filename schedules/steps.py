@@ -169,6 +169,13 @@ class Schedule:
     looped: ClassVar[bool] = False
     loops: ClassVar[int] = 1
 
+    def __init_subclass__(cls) -> None:
+        """A class with an order of its own does not inherit how another one repeats."""
+        super().__init_subclass__()
+        own = vars(cls)
+        if ("steps" in own or "orders" in own) and "repetition" not in own:
+            setattr(cls, "repetition", Schedule.repetition)  # noqa: B010
+
     def steps(self, layout: Layout, rank: int) -> Iterable[Step]:
         """The steps of a rank, in the order in which it runs them."""
         raise NotImplementedError

@@ -179,3 +179,14 @@ def test_a_schedule_that_says_something_else_of_fewer_is_simulated_whole():
     [each, *_] = configurations("1f1b", Sharding.NONE)
     assert shortened(each)
     assert not shortened(replace(each, schedule=Changing()))
+
+
+def test_a_schedule_with_another_order_does_not_inherit_how_it_repeats():
+    """Here each hundredth micro-batch is the last of its turn."""
+
+    class Pausing(type(find_schedule("1f1b"))):
+        def steps(self, layout, rank):
+            return sorted(super().steps(layout, rank), key=lambda step: step.microbatch // 100)
+
+    [each, *_] = configurations("1f1b", Sharding.NONE)
+    assert not shortened(replace(each, schedule=Pausing()))
