@@ -18,10 +18,14 @@ def main() -> int:
     try:
         if not _searches(sys.argv[1:]):
             return _run()
+        from contextlib import suppress
+
         from bfpp.sim import fork_server
+        from bfpp.sim.blas import one_thread
 
         try:
-            fork_server.start()
+            with suppress(OSError), one_thread():  # where workers are needed, it is reported
+                fork_server.start()
             return _run()
         finally:
             fork_server.stop()
@@ -31,7 +35,8 @@ def main() -> int:
 
 
 def _searches(words: list[str]) -> bool:
-    return not ALONE.intersection(words) and not SEARCHES.isdisjoint(words[:1])
+    options = {word.partition("=")[0] for word in words}
+    return not ALONE.intersection(options) and not SEARCHES.isdisjoint(words[:1])
 
 
 def _run() -> int:

@@ -56,8 +56,14 @@ class Executor(Protocol):
 def _cores(workers: int | None) -> Iterator[Executor]:
     """Processes of this machine; an interruption is for the one that they work for."""
     module = _needed()
-    fork_server.start(module)
-    pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    try:
+        fork_server.start(module)
+        pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    except OSError as error:
+        raise InvalidConfiguration(
+            "workers",
+            f"none can be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
+        ) from None
     try:
         yield pool
     finally:

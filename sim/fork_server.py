@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from multiprocessing import forkserver, get_all_start_methods, resource_tracker
 from typing import Any
-
-from bfpp.sim.blas import one_thread
 
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
 """How processes are started: off a server, or as is usual where a system has none."""
@@ -32,8 +31,7 @@ def start(module: str = LOOPS) -> None:
     resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with one_thread():
-            forkserver.ensure_running()
+        forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -42,5 +40,6 @@ def stop() -> None:
     """End the server, if it runs: at once, as it may have a second of imports before it."""
     server: Any = vars(forkserver)["_forkserver"]
     if server._forkserver_pid is not None:
-        os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
+        with suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+            server._stop()

@@ -18,6 +18,7 @@ from bfpp.__main__ import INTERRUPTED, SEARCHES, main
 from bfpp.command_line import COMMANDS, FAULT, all_commands
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.graph_file import MalformedGraph
+from bfpp.sim.blas import THREADS
 from bfpp.traces.timeline_file import MalformedTimeline
 
 
@@ -91,28 +92,38 @@ def test_an_interruption_while_it_is_imported_prints_no_traceback(capsys, monkey
         ("tradeoff", ["start", "command", "stop"]),
         ("search --help", ["command"]),
         ("search --executor dask", ["command"]),
+        ("search --executor=dask", ["command"]),
         ("schedule search", ["command"]),
         ("", ["command"]),
     ],
 )
 @pytest.mark.parametrize("end", [None, SystemExit(2), KeyboardInterrupt()])
+@pytest.mark.parametrize("can_start", [True, False])
 def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
-    line, expected, end, monkeypatch
+    line, expected, end, can_start, monkeypatch
 ):
     done = []
+
+    def start():
+        done.append("start")
+        assert os.environ[THREADS] == "1"
+        if not can_start:
+            raise OSError
 
     def command():
         done.append("command")
         if end:
             raise end
 
+    monkeypatch.delenv(THREADS, raising=False)
     monkeypatch.setattr(sys, "argv", ["bfpp", *line.split()])
-    monkeypatch.setattr("bfpp.sim.fork_server.start", lambda: done.append("start"))
+    monkeypatch.setattr("bfpp.sim.fork_server.start", start)
     monkeypatch.setattr("bfpp.sim.fork_server.stop", lambda: done.append("stop"))
     monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=command))
     with pytest.raises(SystemExit) if isinstance(end, SystemExit) else nullcontext():
         main()
     assert done == expected
+    assert THREADS not in os.environ
 
 
 def test_commands_that_have_workers_are_known_before_they_are_imported():
