@@ -12,6 +12,9 @@ SEARCHES = {"search", "tradeoff"}
 ALONE = {"-h", "--help", "--executor"}
 """Options with which a search needs no workers of its own."""
 
+TRAINS = {"calibrate", "export", "measure", "run"}
+"""Commands that need torch, which may share numpy's BLAS, as in conda-forge's builds."""
+
 
 def main() -> int:
     """Run the command line; returns the exit code."""
@@ -40,10 +43,11 @@ def _searches(words: list[str]) -> bool:
 
 
 def _run() -> int:
-    from bfpp.sim.blas import one_thread
+    if TRAINS.isdisjoint(sys.argv[1:2]):
+        from bfpp.sim.blas import one_thread
 
-    with one_thread():
-        import numpy  # noqa: F401
+        with one_thread():
+            import numpy  # noqa: F401
     from bfpp.command_line import main
 
     return main()

@@ -16,8 +16,7 @@ THREADS = "OPENBLAS_NUM_THREADS"
 def one_thread() -> Iterator[None]:
     """Let a BLAS that is loaded meanwhile, here or in a process that begins, have one thread.
 
-    Unless the environment says how many. Other libraries have a BLAS of their own, for larger
-    matrices than ours.
+    Unless the environment says how many.
     """
     if THREADS in os.environ:
         yield

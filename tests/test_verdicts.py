@@ -7,15 +7,16 @@ import pickle
 import re
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from bfpp.__main__ import INTERRUPTED, SEARCHES, main
-from bfpp.command_line import COMMANDS, FAULT, all_commands
+from bfpp.__main__ import INTERRUPTED, SEARCHES, TRAINS, main
+from bfpp.command_line import COMMANDS, FAULT, all_commands, module_of
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.graph_file import MalformedGraph
 from bfpp.sim.blas import THREADS
@@ -130,6 +131,32 @@ def test_commands_that_have_workers_are_known_before_they_are_imported():
     _, parsers = all_commands()
     having = [each for each in parsers if "--executor" in each.format_usage()]
     assert {each.prog.removeprefix("bfpp ") for each in having} == SEARCHES
+
+
+def test_commands_that_need_torch_are_known_before_they_are_imported():
+    names = {name: vars(import_module(module_of(name))).values() for name in COMMANDS}
+    needing = {
+        command
+        for command, found in names.items()
+        if any(getattr(each, "__module__", None) == "bfpp.jobs" for each in found)
+    }
+    assert needing == TRAINS
+
+
+@pytest.mark.parametrize(("command", "limits"), [("simulate", 1), ("run", 0)])
+def test_torch_keeps_the_threads_of_a_blas_that_it_shares(command, limits, monkeypatch):
+    limited = []
+
+    @contextmanager
+    def one_thread():
+        limited.append(command)
+        yield
+
+    monkeypatch.setattr("bfpp.sim.blas.one_thread", one_thread)
+    monkeypatch.setattr(sys, "argv", ["bfpp", command])
+    monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=lambda: 0))
+    assert main() == 0
+    assert limited == [command] * limits
 
 
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():
