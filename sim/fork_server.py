@@ -19,6 +19,12 @@ LOOPS = "bfpp.sim.loaded"
 """What workers import that have much to simulate: it loads the compiled loops."""
 
 
+_SERVER: Any = vars(forkserver)["_forkserver"]
+
+if METHOD:  # what is forked off this process cannot wait for its server, and needs one of its own
+    os.register_at_fork(after_in_child=_SERVER.__init__)
+
+
 def start(module: str = LOOPS) -> None:
     """Begin the server, unless it runs; it imports a module before it forks anything.
 
@@ -38,8 +44,7 @@ def start(module: str = LOOPS) -> None:
 
 def stop() -> None:
     """End the server, if it runs: at once, as it may have a second of imports before it."""
-    server: Any = vars(forkserver)["_forkserver"]
-    if server._forkserver_pid is not None:
+    if _SERVER._forkserver_pid is not None:
         with suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
-            os.kill(server._forkserver_pid, signal.SIGKILL)
-            server._stop()
+            os.kill(_SERVER._forkserver_pid, signal.SIGKILL)
+            _SERVER._stop()

@@ -138,7 +138,7 @@ def test_records_can_be_read_again(outcomes):
 
 
 def with_memory(size):
-    """The problem with so many bytes in a device."""
+    """The problem, with devices of another size of memory."""
     device = replace(PROBLEM.cluster.device, memory=size)
     return replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=device))
 
@@ -236,6 +236,21 @@ def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, 
     assert main.stdout is not None
     assert main.stdout.readline() == b"begun\n"
     assert main.communicate(b"\n", timeout=60) == (b"", b"")
+
+
+def test_a_process_that_is_forked_has_a_server_of_its_own():
+    """As in a pool of someone else's whose work is searches."""
+    script = (
+        "import os\nfrom bfpp.sim import fork_server\n"
+        "fork_server.start('errno')\nchild = os.fork()\nfork_server.start('errno')\n"
+        "if child: assert os.waitpid(child, 0)[1] == 0\n"
+        "fork_server.stop()"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_what_a_library_user_forks_off_the_server_has_all_threads():
