@@ -32,7 +32,7 @@ LOCAL = "local"
 
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
-"""How soon it is asked again whether work is done: more and more rarely until some is."""
+"""The pause between two looks for finished work: doubled, up to the longest, until some is."""
 
 
 class Future(Protocol):
@@ -94,7 +94,7 @@ class Deferred(NamedTuple):
     result: Callable[[], Any]
 
     def done(self) -> bool:
-        """Whether asking for the result need wait for no other process: always."""
+        """Always true: the result waits for no other process."""
         return True
 
 

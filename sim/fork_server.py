@@ -1,4 +1,4 @@
-"""The server that workers are forked off, where a system has that: what all import, it has once.
+"""The server that workers are forked off, on systems that have one: it imports for all of them.
 
 A command that will need workers starts it first, and imports its own modules while the server
 imports those of workers. So this module imports next to nothing.
@@ -13,7 +13,7 @@ from multiprocessing import forkserver, get_all_start_methods, resource_tracker
 from typing import Any
 
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
-"""How processes are started: off a server, or as is usual where a system has none."""
+"""How processes are started: forked off a server, or by the default where there is none."""
 
 LOOPS = "bfpp.sim.loaded"
 """What workers import that have much to simulate: it loads the compiled loops."""
