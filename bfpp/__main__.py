@@ -12,16 +12,23 @@ SEARCHES = {"search", "tradeoff"}
 ALONE = {"-h", "--help", "--executor"}
 """Options with which a search needs no workers of its own."""
 
+TRAINS = {"calibrate", "export", "measure", "run"}
+"""Commands that need torch, which may share numpy's BLAS, as in conda-forge's builds."""
+
 
 def main() -> int:
     """Run the command line; returns the exit code."""
     try:
         if not _searches(sys.argv[1:]):
             return _run()
+        from contextlib import suppress
+
         from bfpp.sim import fork_server
+        from bfpp.sim.blas import one_thread
 
         try:
-            fork_server.start()
+            with suppress(OSError), one_thread():  # where workers are needed, it is reported
+                fork_server.start()
             return _run()
         finally:
             fork_server.stop()
@@ -31,14 +38,16 @@ def main() -> int:
 
 
 def _searches(words: list[str]) -> bool:
-    return not ALONE.intersection(words) and not SEARCHES.isdisjoint(words[:1])
+    options = {word.partition("=")[0] for word in words}
+    return not ALONE.intersection(options) and not SEARCHES.isdisjoint(words[:1])
 
 
 def _run() -> int:
-    from bfpp.sim.blas import one_thread
+    if TRAINS.isdisjoint(sys.argv[1:2]):
+        from bfpp.sim.blas import one_thread
 
-    with one_thread():
-        import numpy  # noqa: F401
+        with one_thread():
+            import numpy  # noqa: F401
     from bfpp.command_line import main
 
     return main()

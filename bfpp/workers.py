@@ -14,7 +14,7 @@ from bfpp.sim.executors import LOCAL, Executor, Future, Here, executor
 class Workers:
     """An executor that lasts as long as a command: workers, or this process if little is to do.
 
-    On this machine workers pay where compiled loops do, which they begin by loading.
+    Local workers begin by loading the compiled loops, so they pay only where those do.
     """
 
     def __init__(self, where: str = LOCAL, count: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Workers:
         return self if self.where == LOCAL else Here()
 
     def end(self) -> None:
-        """End what is under way, and drop what is not; further work would begin them again."""
+        """Finish running work, drop the rest, and end the workers; further work starts new ones."""
         self._begun = None
         self._end.close()
 

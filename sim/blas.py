@@ -1,6 +1,7 @@
 """The BLAS that numpy loads: with one thread, it does not keep a second core busy for 0.05 s.
 
-It reads how many it may have as it is loaded, from the environment; this module loads none.
+OpenBLAS reads the number of threads from the environment when it is loaded; this module does not
+load it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ THREADS = "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let a BLAS that is loaded meanwhile, here or in a process that begins, have one thread.
+    """Limit a BLAS that is loaded meanwhile, here or in a new process, to one thread.
 
-    Unless the environment says how many. Other libraries have a BLAS of their own, for larger
-    matrices than ours.
+    A number of threads that the environment already sets is kept.
     """
     if THREADS in os.environ:
         yield

@@ -171,7 +171,7 @@ def decision(
 ) -> Decision | None:
     """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it.
 
-    `all_of` calls functions, which take long, and returns what they do.
+    `all_of` calls functions, perhaps in parallel as they take long, and returns their results.
     """
     if not best_first:
         return None

@@ -32,7 +32,7 @@ LOCAL = "local"
 
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
-"""How soon it is asked again whether work is done: more and more rarely until some is."""
+"""The pause between two looks for finished work: doubled, up to the longest, until some is."""
 
 
 class Future(Protocol):
@@ -56,8 +56,14 @@ class Executor(Protocol):
 def _cores(workers: int | None) -> Iterator[Executor]:
     """Processes of this machine; an interruption is for the one that they work for."""
     module = _needed()
-    fork_server.start(module)
-    pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    try:
+        fork_server.start(module)
+        pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    except OSError as error:
+        raise InvalidConfiguration(
+            "workers",
+            f"none can be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
+        ) from None
     try:
         yield pool
     finally:
@@ -88,7 +94,7 @@ class Deferred(NamedTuple):
     result: Callable[[], Any]
 
     def done(self) -> bool:
-        """Whether asking for the result need wait for no other process: always."""
+        """Always true: the result waits for no other process."""
         return True
 
 

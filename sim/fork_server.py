@@ -1,4 +1,4 @@
-"""The server that workers are forked off, where a system has that: what all import, it has once.
+"""The server that workers are forked off, on systems that have one: it imports for all of them.
 
 A command that will need workers starts it first, and imports its own modules while the server
 imports those of workers. So this module imports next to nothing.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from multiprocessing import forkserver, get_all_start_methods, resource_tracker
 from typing import Any
 
-from bfpp.sim.blas import one_thread
-
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
-"""How processes are started: off a server, or as is usual where a system has none."""
+"""How processes are started: forked off a server, or by the default where there is none."""
 
 LOOPS = "bfpp.sim.loaded"
 """What workers import that have much to simulate: it loads the compiled loops."""
+
+
+_SERVER: Any = vars(forkserver)["_forkserver"]
+
+if METHOD:  # what is forked off this process cannot wait for its server, and needs one of its own
+    os.register_at_fork(after_in_child=_SERVER.__init__)
 
 
 def start(module: str = LOOPS) -> None:
@@ -32,15 +37,14 @@ def start(module: str = LOOPS) -> None:
     resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with one_thread():
-            forkserver.ensure_running()
+        forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop() -> None:
     """End the server, if it runs: at once, as it may have a second of imports before it."""
-    server: Any = vars(forkserver)["_forkserver"]
-    if server._forkserver_pid is not None:
-        os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
+    if _SERVER._forkserver_pid is not None:
+        with suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
+            os.kill(_SERVER._forkserver_pid, signal.SIGKILL)
+            _SERVER._stop()

@@ -27,8 +27,19 @@ CLEAR = "\r\x1b[K"
 
 
 def machine_code(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that compiles a function as it is first called, or loads it from disk."""
-    decorator: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(cache=True, **options)
+    """A decorator that compiles a function as it is first called, or loads it from disk.
+
+    Where numba may write to no folder, each process compiles.
+    """
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        loop: Callable[..., Any]
+        try:
+            loop = njit(cache=True, **options)(function)
+        except RuntimeError:
+            loop = njit(**options)(function)
+        return loop
+
     return decorator
 
 

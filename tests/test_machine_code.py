@@ -8,7 +8,7 @@ import sys
 from threading import Event
 
 import numba
-from numba.core import event
+from numba.core import caching, event
 
 from bfpp.sim import machine_code
 from bfpp.sim.machine_code import CLEAR, LINE, CompileListener
@@ -81,3 +81,8 @@ def test_the_collector_rests_while_numba_compiles():
         assert numba.njit(lambda number: number + 1)(1) == 2
     assert collects == [False]
     assert gc.isenabled()
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch):
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    assert machine_code.machine_code()(lambda number: number + 1)(1) == 2

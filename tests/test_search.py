@@ -21,6 +21,7 @@ from bfpp.experiment_file import read_experiment
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.search_results import Journal
 from bfpp.sim import evaluation, pruning
+from bfpp.sim.blas import THREADS
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate, nearest_of
 from bfpp.sim.executors import Here, JobQueue, as_completed, executor
@@ -137,7 +138,7 @@ def test_records_can_be_read_again(outcomes):
 
 
 def with_memory(size):
-    """The problem with so many bytes in a device."""
+    """The problem, with devices of another size of memory."""
     device = replace(PROBLEM.cluster.device, memory=size)
     return replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=device))
 
@@ -215,9 +216,12 @@ def test_workers_are_not_interrupted_even_while_they_begin():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(tmp_path):
+@pytest.mark.parametrize("children", ["SIG_DFL", "SIG_IGN"])
+def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, tmp_path):
+    """Whoever started the command may ignore SIGCHLD: nobody is left to wait for then."""
     (tmp_path / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(3600)\n")
     script = (
+        f"import signal\nsignal.signal(signal.SIGCHLD, signal.{children})\n"
         "from bfpp.sim import fork_server\n"
         "fork_server.start('slow')\ninput()\nfork_server.stop()\nfork_server.stop()"
     )
@@ -232,6 +236,51 @@ def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(tmp_path):
     assert main.stdout is not None
     assert main.stdout.readline() == b"begun\n"
     assert main.communicate(b"\n", timeout=60) == (b"", b"")
+
+
+def test_a_process_that_is_forked_has_a_server_of_its_own():
+    """As in a pool of someone else's whose work is searches."""
+    script = (
+        "import os\nfrom bfpp.sim import fork_server\n"
+        "fork_server.start('errno')\nchild = os.fork()\nfork_server.start('errno')\n"
+        "if child: assert os.waitpid(child, 0)[1] == 0\n"
+        "fork_server.stop()"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_a_library_user_forks_off_the_server_has_all_threads():
+    """The server outlives the search that started it."""
+    script = (
+        "import os\nfrom multiprocessing import get_context\n"
+        "from bfpp.sim import fork_server\n"
+        "fork_server.start('errno')\n"
+        "process = get_context(fork_server.METHOD).Process(\n"
+        f"    target=os.system, args=('echo threads=${THREADS}',))\n"
+        "process.start()\nprocess.join()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop(THREADS, None)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"threads=\n", b"")
+
+
+def test_no_place_for_what_workers_need_is_one_line(monkeypatch):
+    def start(_):
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr("bfpp.sim.fork_server.start", start)
+    with (
+        pytest.raises(InvalidConfiguration, match="workers: none can be started: AF_UNIX path"),
+        executor("local", 1),
+    ):
+        pass
 
 
 def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(monkeypatch):

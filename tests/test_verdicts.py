@@ -7,17 +7,19 @@ import pickle
 import re
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from bfpp.__main__ import INTERRUPTED, SEARCHES, main
-from bfpp.command_line import COMMANDS, FAULT, all_commands
+from bfpp.__main__ import INTERRUPTED, SEARCHES, TRAINS, main
+from bfpp.command_line import COMMANDS, FAULT, all_commands, module_of
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.graph_file import MalformedGraph
+from bfpp.sim.blas import THREADS
 from bfpp.traces.timeline_file import MalformedTimeline
 
 
@@ -91,34 +93,70 @@ def test_an_interruption_while_it_is_imported_prints_no_traceback(capsys, monkey
         ("tradeoff", ["start", "command", "stop"]),
         ("search --help", ["command"]),
         ("search --executor dask", ["command"]),
+        ("search --executor=dask", ["command"]),
         ("schedule search", ["command"]),
         ("", ["command"]),
     ],
 )
 @pytest.mark.parametrize("end", [None, SystemExit(2), KeyboardInterrupt()])
+@pytest.mark.parametrize("can_start", [True, False])
 def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
-    line, expected, end, monkeypatch
+    line, expected, end, can_start, monkeypatch
 ):
     done = []
+
+    def start():
+        done.append("start")
+        assert os.environ[THREADS] == "1"
+        if not can_start:
+            raise OSError
 
     def command():
         done.append("command")
         if end:
             raise end
 
+    monkeypatch.delenv(THREADS, raising=False)
     monkeypatch.setattr(sys, "argv", ["bfpp", *line.split()])
-    monkeypatch.setattr("bfpp.sim.fork_server.start", lambda: done.append("start"))
+    monkeypatch.setattr("bfpp.sim.fork_server.start", start)
     monkeypatch.setattr("bfpp.sim.fork_server.stop", lambda: done.append("stop"))
     monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=command))
     with pytest.raises(SystemExit) if isinstance(end, SystemExit) else nullcontext():
         main()
     assert done == expected
+    assert THREADS not in os.environ
 
 
 def test_commands_that_have_workers_are_known_before_they_are_imported():
     _, parsers = all_commands()
     having = [each for each in parsers if "--executor" in each.format_usage()]
     assert {each.prog.removeprefix("bfpp ") for each in having} == SEARCHES
+
+
+def test_commands_that_need_torch_are_known_before_they_are_imported():
+    names = {name: vars(import_module(module_of(name))).values() for name in COMMANDS}
+    needing = {
+        command
+        for command, found in names.items()
+        if any(getattr(each, "__module__", None) == "bfpp.jobs" for each in found)
+    }
+    assert needing == TRAINS
+
+
+@pytest.mark.parametrize(("command", "limits"), [("simulate", 1), ("run", 0)])
+def test_torch_keeps_the_threads_of_a_blas_that_it_shares(command, limits, monkeypatch):
+    limited = []
+
+    @contextmanager
+    def one_thread():
+        limited.append(command)
+        yield
+
+    monkeypatch.setattr("bfpp.sim.blas.one_thread", one_thread)
+    monkeypatch.setattr(sys, "argv", ["bfpp", command])
+    monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=lambda: 0))
+    assert main() == 0
+    assert limited == [command] * limits
 
 
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():

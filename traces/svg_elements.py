@@ -37,7 +37,7 @@ def escaped(content: str) -> str:
 
 
 def _allowed(content: str) -> str:
-    return NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", content)
+    return NOT_IN_XML.sub("\ufffd", content)
 
 
 def number(value: float) -> str:
