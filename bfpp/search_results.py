@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Journal:
         self._path = path
         subject = json.dumps(
             {
-                "format": "bfpp search journal 7",
+                "format": "bfpp search journal 8",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {
@@ -83,8 +84,9 @@ class Journal:
 def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:
     """Write outcomes, one a row, in the format of the file's name."""
     rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
+    columns = dict.fromkeys(chain.from_iterable(rows))  # some are of one schedule's parameters
     with table.written() as path:
-        WRITERS[table.format](path, rows)
+        WRITERS[table.format](path, [columns | row for row in rows])
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

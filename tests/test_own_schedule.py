@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +154,59 @@ def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer
         code, out, err = bfpp(line)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"bfpp {line.split()[0]}: {reason}")
+
+
+SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --workers 1 --fix pp=2"
+
+
+@pytest.mark.usefixtures("many")
+def test_a_search_keeps_the_parameters_of_schedules(bfpp, answer):
+    search = (
+        f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --schedule dualpipe "
+        "--fix whole=7,-1 --fix kind=a --fix fused_blocks=false --journal found"
+    )
+    found = json.loads(bfpp(f"{search} --best best.toml --out found.csv --json")[1])
+    rows = found["configurations"]
+    of_few = {"whole", "least", "share", "kind", "first", "after", "svg"}
+    assert {(row["schedule"], row.get("whole"), row.get("fused_blocks")) for row in rows} == {
+        ("many.py:few", 7, None), ("many.py:few", -1, None), ("dualpipe", None, False),
+    }  # fmt: skip
+    for row in rows:
+        assert of_few.isdisjoint(row) or of_few < set(row)
+    rule = read_experiment("best.toml").rule
+    assert {name: rows[0].get(name, ()) for name in rule.parameters} == rule.parameters
+    assert answer("simulate best.toml")["step_time"] == pytest.approx(rows[0]["step_time"])
+    with Path("found.csv").open(newline="") as file:
+        cells = [(row["whole"], row["fused_blocks"]) for row in csv.DictReader(file)]
+    assert set(cells) == {("7", ""), ("-1", ""), ("", "False")}
+    assert answer(search)["configurations"] == rows
+    assert len(Path("found").read_text().splitlines()) == 1 + found["simulated"]
+    assert "whole -1" in (printed := bfpp(search)[1])
+    assert "fused blocks False" in printed
+
+
+@pytest.mark.usefixtures("many")
+def test_parameters_of_schedules_that_cannot_be_columns_are_refused(bfpp):
+    Path("clash.py").write_text(MANY.replace("whole", "bubble"))
+    Path("other.py").write_text(MANY.replace("whole: int = 4", 'whole: str = "4"'))
+    for name, reason in [
+        ("clash.py:few", "clash.py:few: its parameter 'bubble' has the name of another value"),
+        ("other.py:Many", "other.py:Many: its parameter 'whole' has another type elsewhere"),
+    ]:
+        code, out, err = bfpp(f"{SEARCH} --schedule many.py:few --schedule {name}")
+        assert (code, out, err) == (2, "", f"bfpp search: SCHEDULE: {reason}\n")
+
+
+def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configuration(answer):
+    Path("other.py").write_text(
+        MANY.replace("whole", "passes").replace("Many(passes", "Many(least=3, passes")
+    )
+    rows = answer(
+        f"{SEARCH} --fix layers=8 --schedule other.py:few --schedule other.py:Many --fix passes=5"
+    )["configurations"]
+    assert {(row["schedule"], row["passes"], row["least"]) for row in rows} == {
+        ("other.py:few", 5, 3), ("other.py:Many", 5, None),
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("many")
