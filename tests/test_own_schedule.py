@@ -142,6 +142,8 @@ def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer
         bfpp("explain", "e.toml", "--against", "many.py:Many --share=-2 --microbatches 4")[0] == 0
     )
     assert "--kind TEXT" in bfpp("orders many.py:Many --help")[1]
+    for name in ("e.toml", "no.toml", "no.py:No"):
+        assert answer(f"experiment many.py:Many --kind {name}")["kind"] == name
     Path("other.py").write_text("def model(seed): pass")
     for line, reason in [
         ("simulate gpipe --whole 3", "unrecognized arguments: --whole 3"),
