@@ -239,7 +239,8 @@ def words(experiment: Experiment) -> list[str]:
     found = [record.pop("schedule")]
     for name, value in record.items():
         if not isinstance(value, bool):
-            found += [_option(name), str(value)]
+            text = str(value)  # which argparse takes for an option, if it begins as one
+            found += [f"{_option(name)}={text}"] if text[:1] == "-" else [_option(name), text]
         elif DEFAULTS.get(name) is None:
             found.append(_option(name) if value else f"--no-{_option(name)[2:]}")
         else:  # a flag says what is not the default

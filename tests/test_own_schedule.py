@@ -101,6 +101,7 @@ VALUES = [
     {"whole": 4, "least": 7, "share": 0.5, "kind": "5%", "first": True, "after": True},
     {"whole": 2, "share": -1.0, "kind": " of two words"},
     {"kind": ""},
+    {"kind": "-k", "share": -1e-05},
 ]
 """Values of parameters: other ones, defaults of the class, and those of its instance."""
 
