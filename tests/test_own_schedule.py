@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bfpp import searching
 from bfpp.experiment_file import experiment_text, read_experiment
 from bfpp.options import words
 from bfpp.schedules import InvalidConfiguration, find_schedule, python_file
@@ -198,6 +199,25 @@ def test_parameters_of_schedules_that_cannot_be_columns_are_refused(bfpp):
     ]:
         code, out, err = bfpp(f"{SEARCH} --schedule many.py:few --schedule {name}")
         assert (code, out, err) == (2, "", f"bfpp search: SCHEDULE: {reason}\n")
+
+
+@pytest.mark.usefixtures("many")
+def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
+    search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --journal found"
+
+    def journalled():
+        searching._divided.cache_clear()  # as in a process of its own
+        answer(search)
+        return len(Path("found").read_text().splitlines()) - 1
+
+    once = journalled()
+    assert journalled() == once
+    Path("many.py").write_text(MANY.replace("whole=2", "whole=3"))
+    assert journalled() == 2 * once
+    assert journalled() == 2 * once
+    Path("many.py").rename("moved.py")
+    search = search.replace("many.py", "moved.py")
+    assert journalled() == 3 * once
 
 
 def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configuration(answer):
