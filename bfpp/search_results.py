@@ -14,7 +14,7 @@ from typing import Any
 from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.outputs import Output
-from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput, find_schedule
+from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
 from bfpp.schedules.python_file import MARK, file_of
 from bfpp.schedules.registry import ORDERS
 from bfpp.sim.implementation import FITTED
@@ -40,10 +40,8 @@ class Journal:
         self.outcomes: list[Outcome] = []
         self.failure: InvalidInput | None = None
         self._path = path
-        self._contents = {
-            each.reference: _content_of(each.reference)
-            for each in map(find_schedule, problem.schedules)
-        }
+        files = set(map(_file_of, problem.schedules))
+        self._contents = {file: _content_of(file) for file in files}
         subject = json.dumps(
             {
                 "format": "bfpp search journal 8",
@@ -76,7 +74,7 @@ class Journal:
                 self.failure = error
 
     def _row(self, outcome: Outcome) -> dict[str, Any]:
-        content = self._contents[outcome.configuration.schedule.reference]
+        content = self._contents[_file_of(outcome.configuration.schedule.reference)]
         return outcome.whole_record | {CONTENT: content}
 
     def _read(self, path: Path, subject: str) -> None:
@@ -87,7 +85,9 @@ class Journal:
             if json.loads(first)["gpus"] and first != subject.encode():
                 raise InvalidConfiguration("journal", f"{path} is about another search")
             rows = [json.loads(line) for line in lines]
-            contents = {name: _content_of(name) for name in {row["schedule"] for row in rows}}
+            contents = {
+                name: _content_of(_file_of(name)) for name in {row["schedule"] for row in rows}
+            }
             self.outcomes = [
                 outcome_of(row) for row in rows if row[CONTENT] == contents[row["schedule"]]
             ]
@@ -100,12 +100,16 @@ class Journal:
                 file.truncate(len(whole) + 1)
 
 
-def _content_of(reference: str) -> str | None:
-    """What tells the contents of a schedule's file apart; None for a schedule without one."""
-    if MARK not in reference and not reference.endswith(ORDERS):
-        return None
-    path = file_of(reference) if MARK in reference else Path(reference)
-    return sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+def _file_of(reference: str) -> Path | None:
+    """The file of a schedule; None for one that is registered."""
+    if MARK in reference:
+        return file_of(reference).resolve()
+    return Path(reference).resolve() if reference.endswith(ORDERS) else None
+
+
+def _content_of(file: Path | None) -> str | None:
+    """What tells the contents of a schedule's file apart; None where there is none."""
+    return sha256(file.read_bytes()).hexdigest() if file and file.is_file() else None
 
 
 def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:

@@ -218,6 +218,8 @@ def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
     Path("many.py").rename("moved.py")
     search = search.replace("many.py", "moved.py")
     assert journalled() == 3 * once
+    search = search.replace("moved.py", "./moved.py")
+    assert journalled() == 3 * once
 
 
 def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configuration(answer):
