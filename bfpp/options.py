@@ -18,7 +18,7 @@ from bfpp.numbers_given import integer, number
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
 from bfpp.parser import Parser
-from bfpp.schedules import registered_schedules
+from bfpp.schedules import Schedule, registered_schedules
 from bfpp.schedules.python_file import MARK
 from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
@@ -192,11 +192,11 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def schedule_parameters() -> dict[str, tuple[Option, Any]]:
-    """The parameters of all registered schedules, each with its default."""
+def schedule_parameters(*further: Schedule) -> dict[str, tuple[Option, Any]]:
+    """The parameters of all registered schedules and of `further` ones, each with its default."""
     return {
         name: (option, schedule.parameters[name])
-        for schedule in registered_schedules().values()
+        for schedule in (*registered_schedules().values(), *further)
         for name, option in parameter_options(schedule).items()
     }
 
@@ -239,7 +239,8 @@ def words(experiment: Experiment) -> list[str]:
     found = [record.pop("schedule")]
     for name, value in record.items():
         if not isinstance(value, bool):
-            found += [_option(name), str(value)]
+            text = str(value)  # which argparse takes for an option, if it begins as one
+            found += [f"{_option(name)}={text}"] if text[:1] == "-" else [_option(name), text]
         elif DEFAULTS.get(name) is None:
             found.append(_option(name) if value else f"--no-{_option(name)[2:]}")
         else:  # a flag says what is not the default

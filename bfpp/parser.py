@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -35,10 +35,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **settings)
-        self._extensions: list[Callable[[Parser, list[str]], None]] = []
+        self._extensions: list[Callable[[Parser, Iterable[str]], None]] = []
 
-    def extended_by(self, add: Callable[[Parser, list[str]], None]) -> None:
-        """Let words that are neither options nor their values add options, before any is parsed."""
+    def extended_by(self, add: Callable[[Parser, Iterable[str]], None]) -> None:
+        """Let words that are neither options nor their values add options, before any is parsed.
+
+        Words come one by one: what follows an option that an earlier word added is its value.
+        """
         self._extensions.append(add)
 
     @property
@@ -68,7 +71,7 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """Exit with 2 at the first word that looks like an option, and is none, or has no value."""
         for add in self._extensions:
-            add(self, list(self._arguments(words)))
+            add(self, self._arguments(words))
         known = self.names
         for at, word in enumerate(words):
             if word == "--":

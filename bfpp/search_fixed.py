@@ -6,16 +6,16 @@ What is searched takes several values, separated by commas or by another `--fix`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bfpp.errors import blaming
 from bfpp.options import schedule_parameters
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
 from bfpp.schedules.invalid import chosen, did_you_mean
 from bfpp.sim.experiment_reading import read_value
-from bfpp.sim.experiment_values import ABSTRACT, ALIASES, MEASURED, OPTIONS, of_group
+from bfpp.sim.experiment_values import ABSTRACT, ALIASES, MEASURED, OPTIONS, Option, of_group
 from bfpp.sim.search import DIMENSIONS
 
 ALL = "all"
@@ -51,8 +51,12 @@ class FixedValues(NamedTuple):
     others: dict[str, Any]
 
 
-def parse_fixed(texts: Iterable[str]) -> FixedValues:
-    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed."""
+def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedValues:
+    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed.
+
+    Parameters are those of registered schedules and of the `schedules` that are searched, unless
+    the texts name others.
+    """
     given: dict[str, list[str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -62,13 +66,15 @@ def parse_fixed(texts: Iterable[str]) -> FixedValues:
         name = ALIASES.get(name, name)
         given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
     fixed = FixedValues({}, {}, {}, {})
+    parameters = schedule_parameters(*map(find_schedule, given.get(SCHEDULE, schedules)))
     for name, values in given.items():
-        _add(fixed, name, values)
+        _add(fixed, name, values, parameters)
     return fixed
 
 
-def _add(fixed: FixedValues, name: str, texts: list[str]) -> None:
-    parameters = schedule_parameters()
+def _add(
+    fixed: FixedValues, name: str, texts: list[str], parameters: Mapping[str, tuple[Option, Any]]
+) -> None:
     if name in WITH_OPTIONS or name in PER_CONFIGURATION:
         own = f"--{name.replace('_', '-')} says it" if name in WITH_OPTIONS else "is not searched"
         raise InvalidConfiguration("fix", f"{name}: {own}")

@@ -6,6 +6,8 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,23 @@ from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
+from bfpp.schedules.python_file import MARK, file_of
+from bfpp.schedules.registry import ORDERS
 from bfpp.sim.implementation import FITTED
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, outcome_of
 from bfpp.sim.search import Problem
+
+CONTENT = "content of the schedule's file"
+"""A column of a journal: no name, which a schedule's own parameter could have."""
 
 
 class Journal:
     """The outcomes of one problem; with a path, each is on disk as soon as it is known.
 
     The first line says which model, cluster and number of GPUs the file is
-    about; a file about others is refused. A last line that an interruption
+    about; a file about others is refused. Results of schedules from files
+    that have changed since are not known, and a last line that an interruption
     left unfinished is dropped. Where the file cannot be written any more,
     `failure` says so; outcomes are kept all the same.
     """
@@ -32,9 +40,11 @@ class Journal:
         self.outcomes: list[Outcome] = []
         self.failure: InvalidInput | None = None
         self._path = path
+        files = set(map(_file_of, problem.schedules))
+        self._contents = {file: _content_of(file) for file in files}
         subject = json.dumps(
             {
-                "format": "bfpp search journal 7",
+                "format": "bfpp search journal 8",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {
@@ -59,9 +69,13 @@ class Journal:
         if self._path and not self.failure:
             try:
                 with blaming("--journal"), self._path.open("a", encoding="utf-8") as file:
-                    file.writelines(json.dumps(each.whole_record) + "\n" for each in new)
+                    file.writelines(json.dumps(self._row(each)) + "\n" for each in new)
             except InvalidInput as error:
                 self.failure = error
+
+    def _row(self, outcome: Outcome) -> dict[str, Any]:
+        content = self._contents[_file_of(outcome.configuration.schedule.reference)]
+        return outcome.whole_record | {CONTENT: content}
 
     def _read(self, path: Path, subject: str) -> None:
         text = path.read_bytes()
@@ -70,7 +84,13 @@ class Journal:
         try:
             if json.loads(first)["gpus"] and first != subject.encode():
                 raise InvalidConfiguration("journal", f"{path} is about another search")
-            self.outcomes = [outcome_of(json.loads(line)) for line in lines]
+            rows = [json.loads(line) for line in lines]
+            contents = {
+                name: _content_of(_file_of(name)) for name in {row["schedule"] for row in rows}
+            }
+            self.outcomes = [
+                outcome_of(row) for row in rows if row[CONTENT] == contents[row["schedule"]]
+            ]
         except InvalidConfiguration:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -80,11 +100,24 @@ class Journal:
                 file.truncate(len(whole) + 1)
 
 
+def _file_of(reference: str) -> Path | None:
+    """The file of a schedule; None for one that is registered."""
+    if MARK in reference:
+        return file_of(reference).resolve()
+    return Path(reference).resolve() if reference.endswith(ORDERS) else None
+
+
+def _content_of(file: Path | None) -> str | None:
+    """What tells the contents of a schedule's file apart; None where there is none."""
+    return sha256(file.read_bytes()).hexdigest() if file and file.is_file() else None
+
+
 def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:
     """Write outcomes, one a row, in the format of the file's name."""
     rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
+    columns = dict.fromkeys(chain.from_iterable(rows))  # some are of one schedule's parameters
     with table.written() as path:
-        WRITERS[table.format](path, rows)
+        WRITERS[table.format](path, [columns | row for row in rows])
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from bfpp.prediction_notes import shortage
 from bfpp.results import print_table
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.schedules.registry import referred_parameters
 from bfpp.sim.objectives import Jitter
 from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.traces.time_axis import in_words
@@ -104,7 +105,7 @@ def _speed(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _choices(outcome: Outcome) -> list[str]:
-    """The sharding, and what is not the default of it or of the software.
+    """The sharding, and what is not the default of it, of the software or of the schedule.
 
     Of uneven stages the fewest and most layers.
     """
@@ -120,5 +121,11 @@ def _choices(outcome: Outcome) -> list[str]:
         f"{name.replace('_', ' ')} {row[name]}"
         for name in FULLY_SHARDED
         if row[name] != getattr(default, name)
+    ]
+    usual = referred_parameters(configuration.schedule)
+    named += [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in configuration.schedule.parameters.items()
+        if name != "sequence" and value != usual[name]  # a sequence stands beside the schedule
     ]
     return named

@@ -214,12 +214,13 @@ def problem_of(options: argparse.Namespace) -> Problem:
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     constants = load_constants(options.constants) if options.constants else Constants()
-    fixed = parse_fixed(options.fix)
+    schedules = tuple(options.schedule or DEFAULT_SCHEDULES)
+    fixed = parse_fixed(options.fix, schedules)
     cluster = load_cluster(options.cluster, constants.clusters)
     if options.max_memory:
         cluster = _with_memory(cluster, options.max_memory)
     ranges: dict[str, Any] = {name: tuple(getattr(options, name)) for name in RANGES}
-    ranges["schedules"] = tuple(options.schedule or DEFAULT_SCHEDULES)
+    ranges["schedules"] = schedules
     model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
     return Problem(
         model,

@@ -94,10 +94,13 @@ def _kind_of(type_: object) -> str | None:
     return next((kind for name, kind in _KINDS_OF_TYPES.items() if name in names), None)
 
 
-def require_parameters(schedule: Schedule) -> None:
-    """Raise `InvalidConfiguration` for a parameter of a name that means something else."""
+def require_parameters(schedule: Schedule, *others: str) -> None:
+    """Raise `InvalidConfiguration` for a parameter of a name that means something else.
+
+    `others`: further names, next to which parameters stand.
+    """
     for name in schedule.parameters:
-        if name in {*OPTIONS, *ALIASES}:
+        if name in {*OPTIONS, *ALIASES, *others}:
             reason = f"{schedule.reference}: its parameter {name!r} has the name of another value"
             raise InvalidConfiguration("schedule", reason)
 

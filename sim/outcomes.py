@@ -6,13 +6,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from bfpp.schedules import Communication, Configuration, Degrees, find_schedule
+from bfpp.schedules import (
+    Communication,
+    Configuration,
+    Degrees,
+    InvalidConfiguration,
+    Schedule,
+    find_schedule,
+)
 from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import given_cut
 from bfpp.schedules.invalid import chosen
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.tensor_overlap import parse_tensor_overlap
+from bfpp.sim.experiment_reading import parameter_options, require_parameters
 from bfpp.sim.objectives import Objective
 
 
@@ -70,7 +78,7 @@ class Outcome:
             "loops": configuration.loops,
             "units_per_stage": units if isinstance(units, int) else None,
             "microbatches": configuration.microbatches,
-            "sequence": configuration.schedule.parameters.get("sequence"),
+            **_named_parameters(configuration.schedule),
             "sharding": str(communication.sharding),
             **{name: getattr(communication, name) for name in COMMUNICATED},
             "implementation": self.implementation,
@@ -101,11 +109,25 @@ RESULTS = tuple(
 """What a simulation finds."""
 
 
+def require_columns(schedules: Iterable[Schedule]) -> None:
+    """Raise `InvalidConfiguration` where parameters of schedules cannot be columns of rows.
+
+    A name stands for one value only, of one type in all rows.
+    """
+    kinds: dict[str, str] = {}
+    for schedule in schedules:
+        require_parameters(schedule, "fits", *RESULTS)
+        for name, option in parameter_options(schedule).items():
+            if kinds.setdefault(name, option.kind) != option.kind:
+                reason = f"{schedule.reference}: its parameter {name!r} has another type elsewhere"
+                raise InvalidConfiguration("schedule", reason)
+
+
 def outcome_of(record: dict[str, Any]) -> Outcome:
     """The outcome whose `whole_record` this is."""
-    parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
+    schedule = find_schedule(record["schedule"])
     configuration = Configuration(
-        find_schedule(record["schedule"], **parameters),
+        replace(schedule, **{name: record[name] for name in _named_parameters(schedule)}),
         Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep", "dp_replicate"))),
         record["microbatches"],
         record["microbatch_size"],
@@ -131,6 +153,11 @@ COMMUNICATED = tuple(
     each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
 )
 """What a row says of communication, other than its sharding."""
+
+
+def _named_parameters(schedule: Schedule) -> dict[str, Any]:
+    """The schedule's own parameters that a search can vary."""
+    return {name: schedule.parameters[name] for name in parameter_options(schedule)}
 
 
 def _named(value: object) -> str | None:

@@ -38,6 +38,7 @@ from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.offloading import host_bandwidth, least_passes
+from bfpp.sim.outcomes import require_columns
 from bfpp.sim.physical import PhysicalCosts
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
@@ -90,8 +91,7 @@ class Problem:
     jitter: Jitter = USUAL_JITTER
 
     def __post_init__(self) -> None:
-        for name in self.schedules:
-            find_schedule(name)
+        require_columns(map(find_schedule, self.schedules))
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)
         for computed in self.computed(Degrees()):
@@ -160,7 +160,9 @@ class Problem:
     def allows(self, part: object) -> bool:
         """Whether all values of a part of a configuration are among those to try."""
         return all(
-            getattr(part, name) in values for name, values in self.only if hasattr(part, name)
+            getattr(part, name) in values
+            for name, values in self.only
+            if name in DIMENSIONS and hasattr(part, name)
         )
 
     def offloading(self, configuration: Configuration) -> Iterator[Configuration]:
@@ -249,6 +251,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
     schedule, degrees = configuration.schedule, configuration.degrees
     return (
         schedule.name,
+        schedule.reference,
         degrees.pp,
         (configuration.loops, configuration.layout.units_per_stage),
         configuration.microbatches,

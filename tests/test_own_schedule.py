@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bfpp import searching
 from bfpp.experiment_file import experiment_text, read_experiment
 from bfpp.options import words
 from bfpp.schedules import InvalidConfiguration, find_schedule, python_file
@@ -99,6 +102,7 @@ VALUES = [
     {"whole": 4, "least": 7, "share": 0.5, "kind": "5%", "first": True, "after": True},
     {"whole": 2, "share": -1.0, "kind": " of two words"},
     {"kind": ""},
+    {"kind": "-k", "share": -1e-05},
 ]
 """Values of parameters: other ones, defaults of the class, and those of its instance."""
 
@@ -140,6 +144,8 @@ def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer
         bfpp("explain", "e.toml", "--against", "many.py:Many --share=-2 --microbatches 4")[0] == 0
     )
     assert "--kind TEXT" in bfpp("orders many.py:Many --help")[1]
+    for name in ("e.toml", "no.toml", "no.py:No"):
+        assert answer(f"experiment many.py:Many --kind {name}")["kind"] == name
     Path("other.py").write_text("def model(seed): pass")
     for line, reason in [
         ("simulate gpipe --whole 3", "unrecognized arguments: --whole 3"),
@@ -152,6 +158,80 @@ def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer
         code, out, err = bfpp(line)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"bfpp {line.split()[0]}: {reason}")
+
+
+SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --workers 1 --fix pp=2"
+
+
+@pytest.mark.usefixtures("many")
+def test_a_search_keeps_the_parameters_of_schedules(bfpp, answer):
+    search = (
+        f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --schedule dualpipe "
+        "--fix whole=7,-1 --fix kind=a --fix fused_blocks=false --journal found"
+    )
+    found = json.loads(bfpp(f"{search} --best best.toml --out found.csv --json")[1])
+    rows = found["configurations"]
+    of_few = {"whole", "least", "share", "kind", "first", "after", "svg"}
+    assert {(row["schedule"], row.get("whole"), row.get("fused_blocks")) for row in rows} == {
+        ("many.py:few", 7, None), ("many.py:few", -1, None), ("dualpipe", None, False),
+    }  # fmt: skip
+    for row in rows:
+        assert of_few.isdisjoint(row) or of_few < set(row)
+    rule = read_experiment("best.toml").rule
+    assert {name: rows[0].get(name, ()) for name in rule.parameters} == rule.parameters
+    assert answer("simulate best.toml")["step_time"] == pytest.approx(rows[0]["step_time"])
+    with Path("found.csv").open(newline="") as file:
+        cells = [(row["whole"], row["fused_blocks"]) for row in csv.DictReader(file)]
+    assert set(cells) == {("7", ""), ("-1", ""), ("", "False")}
+    assert answer(search)["configurations"] == rows
+    assert len(Path("found").read_text().splitlines()) == 1 + found["simulated"]
+    assert "whole -1" in (printed := bfpp(search)[1])
+    assert "fused blocks False" in printed
+
+
+@pytest.mark.usefixtures("many")
+def test_parameters_of_schedules_that_cannot_be_columns_are_refused(bfpp):
+    Path("clash.py").write_text(MANY.replace("whole", "bubble"))
+    Path("other.py").write_text(MANY.replace("whole: int = 4", 'whole: str = "4"'))
+    for name, reason in [
+        ("clash.py:few", "clash.py:few: its parameter 'bubble' has the name of another value"),
+        ("other.py:Many", "other.py:Many: its parameter 'whole' has another type elsewhere"),
+    ]:
+        code, out, err = bfpp(f"{SEARCH} --schedule many.py:few --schedule {name}")
+        assert (code, out, err) == (2, "", f"bfpp search: SCHEDULE: {reason}\n")
+
+
+@pytest.mark.usefixtures("many")
+def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
+    search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --journal found"
+
+    def journalled():
+        searching._divided.cache_clear()  # as in a process of its own
+        answer(search)
+        return len(Path("found").read_text().splitlines()) - 1
+
+    once = journalled()
+    assert journalled() == once
+    Path("many.py").write_text(MANY.replace("whole=2", "whole=3"))
+    assert journalled() == 2 * once
+    assert journalled() == 2 * once
+    Path("many.py").rename("moved.py")
+    search = search.replace("many.py", "moved.py")
+    assert journalled() == 3 * once
+    search = search.replace("moved.py", "./moved.py")
+    assert journalled() == 3 * once
+
+
+def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configuration(answer):
+    Path("other.py").write_text(
+        MANY.replace("whole", "passes").replace("Many(passes", "Many(least=3, passes")
+    )
+    rows = answer(
+        f"{SEARCH} --fix layers=8 --schedule other.py:few --schedule other.py:Many --fix passes=5"
+    )["configurations"]
+    assert {(row["schedule"], row["passes"], row["least"]) for row in rows} == {
+        ("other.py:few", 5, 3), ("other.py:Many", 5, None),
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("many")
