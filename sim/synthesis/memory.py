@@ -48,8 +48,8 @@ class Memory(Protocol):
         """What peaks differ by, if they do: all of them, or about."""
         ...
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """By rank: how much more than its limit the experiment's order keeps."""
+    def excess(self, peaks: Numbers) -> Numbers:
+        """By rank: how much more than its limit such a peak is, as the limits of a problem are."""
         ...
 
     def peaks(self, experiment: Experiment) -> Numbers:
@@ -88,9 +88,9 @@ class Counted:
     limits: Numbers
     unit = "micro-batches"
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """From the graph: what it counts is what the search counts."""
-        more = self.peaks(experiment) - self.limits
+    def excess(self, peaks: Numbers) -> Numbers:
+        """What a graph counts is what the search counts."""
+        more = peaks - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
 
@@ -168,9 +168,9 @@ class Reserved:
             ]
         )
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """As it is predicted."""
-        return (self.peaks(experiment) * GIGABYTE - self.device) / RESERVED
+    def excess(self, peaks: Numbers) -> Numbers:
+        """In allocated bytes."""
+        return (peaks * GIGABYTE - self.device) / RESERVED
 
     @property
     def step(self) -> float:
