@@ -184,6 +184,8 @@ class _Least:
         with suppress(InvalidConfiguration):
             now = self._rated(self.search, words or [])
             lowest = self.choosing.lowest(self._rated, now, deadline)
+            if lowest.merit[0] > self.peak * (1 + TOLERANCE):
+                return  # in halves, passes of a rule may keep more than whole
             [found] = lowest.search.predicted([lowest.words])
             self.search, (self.peak, *_) = lowest.search, lowest.merit
             self.best = replace(self.best, experiment=found.experiment, seconds=found.seconds)
