@@ -156,6 +156,11 @@ def test_choices_leave_the_fullest_rank_with_less(names: list[str], most: float)
         assert found.step_time <= peak.within * (1 + 1e-9)
 
 
+def test_a_stage_without_layers_keeps_nothing() -> None:
+    found = synthesize(experiment(3, 4, cut="2,0,2"), memory_gb=200, seconds=SOON)
+    assert found.bound.seconds <= found.seconds
+
+
 def test_a_choice_never_keeps_more_than_the_rule_that_it_begins_with() -> None:
     """Recomputed layers keep more in halves, which orders of rules become in the search."""
     given = experiment(4, 16, microbatch_size=4, recompute="full", model="bert-6.6b", layers=8)
