@@ -11,14 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import (
-    Schedule,
-    Step,
-    backward,
-    forward,
-    in_sequences,
-    in_turn,
-)
+from bfpp.schedules.steps import Schedule, Step, backward, forward, in_sequences, in_turn
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ class Memory(Protocol):
         ...
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
-        """What a stage that keeps so many micro-batches makes a rank keep, at least.
+        """The least that a rank keeps whose stage has `alive` micro-batches in flight.
 
-        By the first of its layers and the first one after them.
+        By the first of the stage's layers and the first one after them.
         """
         ...
 
