@@ -157,8 +157,12 @@ def test_choices_leave_the_fullest_rank_with_less(names: list[str], most: float)
 
 
 def test_a_stage_without_layers_keeps_nothing() -> None:
-    found = synthesize(experiment(3, 4, cut="2,0,2"), memory_gb=200, seconds=SOON)
+    given = experiment(3, 4, cut="2,0,2")
+    found = synthesize(given, memory_gb=200, seconds=SOON)
     assert found.bound.seconds <= found.seconds
+    peak = synthesize(given, memory_gb=200, objective="memory", slack=0.4, seconds=SOON).peak
+    assert peak is not None
+    assert peak.bound <= peak.amount
 
 
 def test_a_choice_never_keeps_more_than_the_rule_that_it_begins_with() -> None:

@@ -174,8 +174,8 @@ class Reserved:
 
     @property
     def step(self) -> float:
-        """What the stage that keeps least keeps of a micro-batch."""
-        return float(self.sizes.min()) * RESERVED / GIGABYTE
+        """What the stage that keeps least, of those with layers, keeps of a micro-batch."""
+        return float(self.sizes[self.sizes > 0].min()) * RESERVED / GIGABYTE
 
     def peaks(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
