@@ -165,6 +165,12 @@ def test_a_stage_without_layers_keeps_nothing() -> None:
     assert peak.bound <= peak.amount
 
 
+def test_a_rank_without_layers_leaves_the_bound_of_any_cut_as_it_is() -> None:
+    given = experiment(4, 4, layers=2)
+    found = synthesize(given, memory_gb=200, placement="vee", choose=["cut"], seconds=SOON)
+    assert 0 < found.bound.seconds <= found.seconds
+
+
 def test_a_choice_never_keeps_more_than_the_rule_that_it_begins_with() -> None:
     """Recomputed layers keep more in halves, which orders of rules become in the search."""
     given = experiment(4, 16, microbatch_size=4, recompute="full", model="bert-6.6b", layers=8)
