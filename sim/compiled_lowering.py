@@ -157,9 +157,9 @@ def _work_out(graph: TaskGraph) -> None:
 def _decisive(
     communication: Communication, copies: bool, operations: int
 ) -> tuple[tuple[int, ...], tuple[Integers, Integers, Flags]]:
-    """What of the communication decides over tasks and their order, and over their lanes.
+    """What the communication decides about tasks and their order, and about their lanes.
 
-    These are, for each of so many operations, its stream here and at its peer; and which streams
+    For lanes: the stream of each of the first `operations`, here and at its peer, and which streams
     are by peer. Raises `InvalidConfiguration` for choices that exclude each other.
     """
     communication.require(copies=copies)

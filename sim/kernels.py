@@ -12,9 +12,9 @@ change, so that their order does not matter. A flow's bytes are settled when its
 A change in one port is felt by those whose flows pass it, by the flows of those, and so on: rates
 of all these are filled anew, the narrowest ports first, as in `bfpp.sim.ports`.
 
-The flows in a port form a ring of slots, with one of the port's own, where it begins and ends: to
-enter and to leave takes no branch, in which compiled code would count its arrays. A task has a
-slot for each port that it may pass, 2^shift in all.
+The flows in a port form a ring of slots, with one of the port's own, where it begins and ends: no
+branch is needed to enter or leave, in which compiled code would count references to its arrays. A
+task has a slot for each port that it may pass, 2^shift in all.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.descent import Choosing
 from bfpp.sim.synthesis.joint_bound import bound_of_any_cut
-from bfpp.sim.synthesis.least_memory import peak_of_any
+from bfpp.sim.synthesis.least_memory import least_memory, peak_of_any
 from bfpp.sim.synthesis.memory import memory_of
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
 from bfpp.sim.synthesis.placements import Board, boards
@@ -154,6 +154,37 @@ def test_choices_leave_the_fullest_rank_with_less(names: list[str], most: float)
         memories = rank_memories(found.experiment.graph(), found.experiment.require_physical())
         assert max(each.reserved_gb for each in memories) == peak.amount
         assert found.step_time <= peak.within * (1 + 1e-9)
+
+
+def test_a_stage_without_layers_keeps_nothing() -> None:
+    given = experiment(3, 4, cut="2,0,2")
+    found = synthesize(given, memory_gb=200, seconds=SOON)
+    assert found.bound.seconds <= found.seconds
+    peak = synthesize(given, memory_gb=200, objective="memory", slack=0.4, seconds=SOON).peak
+    assert peak is not None
+    assert peak.bound <= peak.amount
+
+
+def test_a_rank_without_layers_leaves_the_bound_of_any_cut_as_it_is() -> None:
+    given = experiment(4, 4, layers=2)
+    found = synthesize(given, memory_gb=200, placement="vee", choose=["cut"], seconds=SOON)
+    assert 0 < found.bound.seconds <= found.seconds
+
+
+def test_a_choice_never_keeps_more_than_the_rule_that_it_begins_with() -> None:
+    """Recomputed layers keep more in halves, which orders of rules become in the search."""
+    given = experiment(4, 16, microbatch_size=4, recompute="full", model="bert-6.6b", layers=8)
+    [board] = boards(given, "contiguous", split=True)
+
+    def on(board: Board) -> BoardSearch:
+        memory = memory_of(board.experiment, None, 200)
+        return BoardSearch(board, memory, Aim.MEMORY, problem_of(board, memory))
+
+    fastest, choosing = on(board).best(0.0), Choosing(on, ["cut"])
+    peak = least_memory([(board, fastest)], 0.3, 0.0, None, choosing).peak
+    assert peak is not None
+    assert peak.of_rule is not None
+    assert peak.amount <= peak.of_rule
 
 
 def test_backward_passes_stay_whole_where_halves_keep_too_much() -> None:

@@ -61,7 +61,7 @@ def test_the_best_so_far_is_printed_and_written(tmp_path, bfpp, answer, interrup
     assert time.monotonic() - begun < LONG / 2
     assert code == 130
     assert err == (
-        "bfpp schedule: interrupted: this is the best that was found until then\n"
+        "bfpp schedule: interrupted: this is the best order found so far\n"
         f"wrote {path}\n"
     )  # fmt: skip
     assert answer("simulate", str(path))["step_time"] == json.loads(out)["step_time"]

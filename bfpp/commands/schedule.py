@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         except Interrupted as interrupted:
             found, exit_code = interrupted.best, INTERRUPTED
     if exit_code:
-        sys.stderr.write("bfpp schedule: interrupted: this is the best that was found until then\n")
+        sys.stderr.write("bfpp schedule: interrupted: this is the best order found so far\n")
     if options.json:
         print_json(_record(found))
     else:

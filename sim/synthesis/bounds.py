@@ -118,6 +118,9 @@ def _memory(problem: OrderingProblem, ways: _Ways, rank: int, stages: np.ndarray
     seconds, sizes = problem.seconds[:, stages], problem.sizes[stages]
     kept = _kept(problem, ways)[stages]
     limit, microbatches = problem.limits[rank], problem.microbatches
+    begins = 0.0 if problem.spans else ways.first[stages].min()
+    if not sizes.any():  # a stage without layers keeps nothing
+        return float(begins + problem.after[rank])
     area = microbatches * float((sizes * kept).sum())
     # Micro-batches come and go one after the other: the rank is not full from the start.
     most = np.floor(problem.room[rank] / sizes.max())
@@ -125,5 +128,4 @@ def _memory(problem: OrderingProblem, ways: _Ways, rank: int, stages: np.ndarray
         limit = most * sizes.max()
         ramps = seconds[0].min() + seconds[-1].min()
         area += sizes.max() * ramps * most * (most - 1) / 2
-    begins = 0.0 if problem.spans else ways.first[stages].min()
     return float(begins + area / limit + problem.after[rank]) if limit else np.inf

@@ -13,7 +13,7 @@ _INTERRUPTED = Event()
 
 
 class Deadline:
-    """Some seconds from now, or an interruption before that."""
+    """Some seconds from now, or the first Ctrl-C before that."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._over = seconds, time.monotonic() + seconds
@@ -31,10 +31,10 @@ class Deadline:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Where the first Ctrl-C only ends all deadlines; yields what says whether it has.
+    """Inside, the first Ctrl-C only expires all deadlines; yields a check of whether it has come.
 
-    A second one is what it was before. Nothing changes in another thread than the main one, which
-    alone hears of signals, and where Ctrl-C is ignored.
+    A second one is handled as before. Nothing changes where Ctrl-C is ignored, or in other threads
+    than the main one, which alone receives signals.
     """
     before = signal.getsignal(signal.SIGINT)
     if current_thread() is not main_thread() or not callable(before):

@@ -1,4 +1,4 @@
-"""From choice to better neighbour, until none is better: whatever makes one better."""
+"""A descent over choices, from neighbour to better neighbour, by any rating."""
 
 from __future__ import annotations
 

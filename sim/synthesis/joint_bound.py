@@ -103,9 +103,11 @@ def _sums(physical: PhysicalCosts, problem: OrderingProblem, sharding: Sharding)
     backward, weight = units.backward_input, units.backward_weight
     if not problem.is_split:
         backward, weight = backward + weight, np.zeros_like(weight)
-    # The optimizer moves as many bytes for each parameter on all ranks.
+    # The optimizer moves as many bytes for each parameter on all ranks that have any.
     of_ranks = physical.state_parameters(problem.layout, sharding)
-    after = (problem.after / of_ranks).min() * pieces.state_parameters(sharding)
+    has_any = of_ranks > 0
+    of_one = (problem.after[has_any] / of_ranks[has_any]).min()
+    after = of_one * pieces.state_parameters(sharding)
     sums = (np.append(0.0, np.cumsum(part)) for part in (units.forward, backward, weight, after))
     return _Sums(*sums)
 

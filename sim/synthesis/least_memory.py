@@ -123,7 +123,7 @@ class _Least:
         self.rule: Candidate | None = None
         self.peak_of_rule: float | None = None
         with suppress(InvalidConfiguration):  # only with other choices may it fit
-            self._compete(choosing.on(board))
+            self._compete(choosing.on(board) if choosing.names else self.search)
         self._begin()
 
     def _compete(self, search: BoardSearch) -> None:
@@ -131,8 +131,8 @@ class _Least:
         fast = [each for each in search.fitting_rules if self._is_fast(each.seconds)]
         if not fast:
             return
-        self.rule = min(fast, key=lambda each: self._peak(each.experiment))
-        self.peak_of_rule = self._peak(self.rule.experiment)
+        self.rule = min(fast, key=lambda each: float(each.peaks.max()))
+        self.peak_of_rule = float(self.rule.peaks.max())
         if self.peak_of_rule < self.peak:
             self.search, self.peak = search, self.peak_of_rule
             self.best = replace(
@@ -184,6 +184,8 @@ class _Least:
         with suppress(InvalidConfiguration):
             now = self._rated(self.search, words or [])
             lowest = self.choosing.lowest(self._rated, now, deadline)
+            if lowest.merit[0] > self.peak * (1 + TOLERANCE):
+                return  # in halves, passes of a rule may keep more than whole
             [found] = lowest.search.predicted([lowest.words])
             self.search, (self.peak, *_) = lowest.search, lowest.merit
             self.best = replace(self.best, experiment=found.experiment, seconds=found.seconds)
@@ -193,10 +195,9 @@ class _Least:
         """The lowest peak is the best, on the fewest ranks, and the shortest of such steps."""
         for each in search.predicted([words]):
             if each.fits and self._is_fast(each.seconds):
-                peaks = search.memory.peaks(each.experiment)
-                highest = float(peaks.max())
-                fullest = float((peaks > highest * (1 - TOLERANCE)).sum())
-                load = peaks[search.board.layout.rank_of_stage]
+                highest = float(each.peaks.max())
+                fullest = float((each.peaks > highest * (1 - TOLERANCE)).sum())
+                load = each.peaks[search.board.layout.rank_of_stage]
                 return Chosen((highest, fullest, each.seconds), load, search, words)
         raise InvalidConfiguration(FIELD, "the order takes too long, or keeps too much")
 

@@ -48,8 +48,8 @@ class Memory(Protocol):
         """What peaks differ by, if they do: all of them, or about."""
         ...
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """By rank: how much more than its limit the experiment's order keeps."""
+    def excess(self, peaks: Numbers) -> Numbers:
+        """By rank: how much more than its limit such a peak is, as the limits of a problem are."""
         ...
 
     def peaks(self, experiment: Experiment) -> Numbers:
@@ -61,9 +61,9 @@ class Memory(Protocol):
         ...
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
-        """What a stage that keeps so many micro-batches makes a rank keep, at least.
+        """The least that a rank keeps whose stage has `alive` micro-batches in flight.
 
-        By the first of its layers and the first one after them.
+        By the first of the stage's layers and the first one after them.
         """
         ...
 
@@ -88,9 +88,9 @@ class Counted:
     limits: Numbers
     unit = "micro-batches"
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """From the graph: what it counts is what the search counts."""
-        more = self.peaks(experiment) - self.limits
+    def excess(self, peaks: Numbers) -> Numbers:
+        """What a graph counts is what the search counts."""
+        more = peaks - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
 
@@ -168,14 +168,14 @@ class Reserved:
             ]
         )
 
-    def excess(self, experiment: Experiment) -> Numbers:
-        """As it is predicted."""
-        return (self.peaks(experiment) * GIGABYTE - self.device) / RESERVED
+    def excess(self, peaks: Numbers) -> Numbers:
+        """In allocated bytes."""
+        return (peaks * GIGABYTE - self.device) / RESERVED
 
     @property
     def step(self) -> float:
-        """What the stage that keeps least keeps of a micro-batch."""
-        return float(self.sizes.min()) * RESERVED / GIGABYTE
+        """What the stage that keeps least, of those with layers, keeps of a micro-batch."""
+        return float(self.sizes[self.sizes > 0].min()) * RESERVED / GIGABYTE
 
     def peaks(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""

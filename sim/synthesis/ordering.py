@@ -41,10 +41,11 @@ TITLE = "synthesised"
 
 
 class Candidate(NamedTuple):
-    """An order by the engine: the value of the objective, and by how much ranks exceed limits."""
+    """An order by the engine: the value of the objective, and what ranks keep and exceed."""
 
     seconds: float
     experiment: Experiment
+    peaks: Numbers
     excess: Numbers
 
     @property
@@ -93,8 +94,11 @@ class BoardSearch:
             raise InvalidConfiguration(FIELD, reason)
 
     def limited(self, memory: Memory) -> BoardSearch:
-        """The same in other memory."""
-        return replace(self, memory=memory, problem=self.problem.limited(memory.limits))
+        """The same within other limits; its rules are not predicted again."""
+        limited = replace(self, memory=memory, problem=self.problem.limited(memory.limits))
+        rules = [each._replace(excess=memory.excess(each.peaks)) for each in self.rules]
+        vars(limited)["rules"] = rules
+        return limited
 
     @cached_property
     def rules(self) -> list[Candidate]:
@@ -183,7 +187,8 @@ class BoardSearch:
         found = []
         for each in experiments:
             with suppress(Deadlock):
-                found.append(Candidate(self.aim.seconds(each), each, self.memory.excess(each)))
+                seconds, peaks = self.aim.seconds(each), self.memory.peaks(each)
+                found.append(Candidate(seconds, each, peaks, self.memory.excess(peaks)))
         return found
 
 

@@ -21,5 +21,5 @@ def fastest_rule(experiment: Experiment) -> Experiment | None:
         reserved = max(each.reserved for each in rank_memories(graph, physical))
         memory = memory_of(experiment, None, reserved / GIGABYTE)
     rules = Board(experiment.rule.name, experiment, HALVES).rules()
-    fitting = [each for each in rules if (memory.excess(each) <= 0).all()]
+    fitting = [each for each in rules if (memory.excess(memory.peaks(each)) <= 0).all()]
     return min(fitting, key=Aim.STEP.seconds, default=None)
