@@ -15,7 +15,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim import kernels, timeline_kernels
-from bfpp.sim.compiling import WORK, compiled
+from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
 
@@ -47,9 +47,9 @@ def simulate(
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline, with what is asked of every one."""
     timeline = Timeline(graph, *times, source=SOURCE)
-    if WORK.pays:  # uncompiled, calls of numpy are faster than the loop
-        summed = compiled(timeline_kernels).summed(timeline.start, timeline.end, graph.is_pass)
-        vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
+    loop = WORK.loop(timeline_kernels, "summed", len(graph))
+    summed = loop(timeline.start, timeline.end, graph.is_pass)
+    vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
     return timeline
 
 
