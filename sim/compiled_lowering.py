@@ -1,7 +1,7 @@
-"""The lowering of many small graphs: by compiled loops, as soon as there are any.
+"""The lowering of large graphs and of many small ones: by compiled loops, once that pays.
 
 What `bfpp.schedules.lowering` makes, array by array: that one says the rules, in calls of
-numpy, which are fast for large graphs and the same few hundred for each small one.
+numpy, which are the same few hundred for each small graph, and many passes over a large one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ PLACED = 4096
 
 NO_LENGTH = 0
 """The length of runs that may have any."""
+
+
+def build_graph(schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
+    """The task graph of a schedule; raises `InvalidConfiguration` where it cannot run."""
+    return lower_steps(steps_of(schedule, layout), layout, communication, schedule.name)
 
 
 def steps_of(schedule: Schedule, layout: Layout) -> Steps:

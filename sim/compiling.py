@@ -26,7 +26,11 @@ class CompileBudget:
     @property
     def pays(self) -> bool:
         """Whether enough has been asked of the loops to compile them."""
-        return self._asked >= COMPILE_FROM
+        return self.pays_for(0)
+
+    def pays_for(self, tasks: int) -> bool:
+        """Whether it will be, with this many more tasks of a sweep."""
+        return self._asked + tasks >= COMPILE_FROM
 
     def expect(self, tasks: int) -> None:
         """Record that the loops will be asked for this many more tasks."""
@@ -35,7 +39,7 @@ class CompileBudget:
     def loop(self, module: ModuleType, name: str, tasks: int) -> Callable[..., Any]:
         """A loop of a module, compiled if that pays for this many more `tasks` of a sweep."""
         self._asked += tasks
-        loops = compiled(module) if self._asked >= COMPILE_FROM else module
+        loops = compiled(module) if self.pays else module
         loop: Callable[..., Any] = getattr(loops, name)
         return loop
 

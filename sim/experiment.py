@@ -33,6 +33,7 @@ from bfpp.schedules.registry import referred_parameters
 from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.costs import CostModel
 from bfpp.sim.experiment_reading import (
@@ -407,8 +408,16 @@ class Experiment(Values):
         return costs
 
     def graph(self) -> TaskGraph:
-        """The task graph of the step."""
-        return self.configuration.graph()
+        """The task graph of the step, made by compiled loops if simulating it will load them."""
+        configuration = self.configuration
+        if not WORK.pays_for(configuration.tasks):
+            return configuration.graph()
+        from bfpp.sim.compiled_lowering import build_graph
+
+        WORK.expect(configuration.tasks)
+        return build_graph(
+            configuration.schedule, configuration.layout, configuration.communication
+        )
 
     @property
     def record(self) -> dict[str, Any]:

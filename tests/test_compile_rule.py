@@ -10,6 +10,7 @@ import pytest
 from bfpp.schedules import Layout, build_graph
 from bfpp.sim import compiled_engine, compiling, kernels
 from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.experiment import Experiment
 
 COMPILED = SimpleNamespace(sweep=object(), replay=object())
 
@@ -44,5 +45,20 @@ def test_compiled_or_not_the_times_are_the_same(monkeypatch):
     results = []
     for compile_from in (10**9, 0):
         monkeypatch.setattr(compiling, "COMPILE_FROM", compile_from)
-        results.append(compiled_engine.times(graph, costs))
+        timeline = compiled_engine.simulate(graph, costs)
+        sums = [getattr(timeline, name) for name in compiled_engine.SUMMED]
+        results.append([*timeline.start, *timeline.end, *sums])
     np.testing.assert_array_equal(*results)
+
+
+def test_an_experiment_is_lowered_by_compiled_loops_if_its_sweep_will_load_them(monkeypatch):
+    experiment = Experiment("1f1b", pp=4, microbatches=8)
+    tasks = experiment.configuration.tasks
+    monkeypatch.setattr(compiling.WORK, "_asked", 0)
+    monkeypatch.setattr(compiling, "COMPILE_FROM", tasks + 1)
+    assert "followers" not in vars(experiment.graph())
+    assert compiling.WORK.pays_for(tasks + 1)
+    assert not compiling.WORK.pays_for(tasks)
+    monkeypatch.setattr(compiling, "COMPILE_FROM", tasks)
+    assert "followers" in vars(experiment.graph())
+    assert compiling.WORK.pays

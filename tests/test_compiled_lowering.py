@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, InvalidConfiguration, Layout, Order
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Order, TaskGraph
 from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.lowering import lower_steps
 from bfpp.schedules.lowering.step_table import Steps, step_table
-from bfpp.sim import compiled_lowering
-from bfpp.sim.compiling import CompileBudget
+from bfpp.sim import compiled_lowering, compiling
+from bfpp.sim.experiment import Experiment
 from tests.strategies import Configuration, communications, configurations, orders, that_fits
 
 SOME = settings(derandomize=True, deadline=None, max_examples=25)
@@ -23,7 +23,7 @@ SOME = settings(derandomize=True, deadline=None, max_examples=25)
 @pytest.fixture(scope="module", autouse=True)
 def compiled_already():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CompileBudget, "pays", True)
+        patch.setattr(compiling, "COMPILE_FROM", 0)
         yield
 
 
@@ -38,6 +38,10 @@ def require_same(found: list[Order], layout: Layout, communication: Communicatio
     require_equal_steps(steps, found, layout)
     expected = lower_steps(by_columns, layout, communication, "one")
     graph = compiled_lowering.lower_steps(steps, layout, communication, "one")
+    require_equal(graph, expected)
+
+
+def require_equal(graph: TaskGraph, expected: TaskGraph) -> None:
     assert graph.lanes == expected.lanes
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name), name)
@@ -88,6 +92,27 @@ def test_what_cannot_run_is_refused_in_the_same_words(
         require_same(found, layout, Communication())
     else:
         assert refusal(compiled_lowering.join, found, layout) == reason
+
+
+EXPERIMENTS = [
+    Experiment("breadth-first", pp=4, loops=2, microbatches=8, sharding="full", run_length=2),
+    Experiment("1f1b", pp=4, microbatches=8, sharding="partial", dp_overlap=False),
+    Experiment("1f1b", pp=4, microbatches=8, offload=2, offload_ahead=2),
+    Experiment("depth-first", pp=4, loops=2, microbatches=8, p2p="batched", eager=True),
+    Experiment("1f1b", pp=4, microbatches=8, p2p="fifo"),
+    Experiment("zb-h1", pp=4, microbatches=8, tied_embeddings=True, pp_overlap=False),
+    Experiment("chimera", pp=4, microbatches=8),
+    Experiment("dualpipe", pp=4, microbatches=8, sharding="full"),
+    Experiment("dualpipev", pp=4, microbatches=8),
+]
+"""Of every mechanism: offload, queues of transfers, halves, copies of stages, blocks."""
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=repr)
+def test_experiments(experiment: Experiment) -> None:
+    graph, expected = experiment.graph(), experiment.configuration.graph()
+    assert graph.schedule == expected.schedule
+    require_equal(graph, expected)
 
 
 def refusal(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Groups, Seconds, group_by
+from bfpp.schedules.columns import NONE, Groups, Integers, Seconds, group_by
 from bfpp.traces.timeline import Timeline
 
 AT_ONCE = 2**24
@@ -89,9 +89,18 @@ def _step(
         length[first:last] = np.maximum.reduceat(before, start - start[0])
         length[first:last] += duration[first:last, None]
     ends = np.full((ranks, len(begins)), -np.inf)
-    own = np.flatnonzero(graph.peer == NONE)  # the optimizer comes last of these
+    own = _last_of_lanes(graph)
     np.maximum.at(ends, graph.rank[own], length[own])
     return ends
+
+
+def _last_of_lanes(graph: TaskGraph) -> Integers:
+    """Of each lane, the last task that has no peer: it ends after all others of the lane."""
+    own = np.flatnonzero(graph.peer == NONE)
+    last: Integers = np.full(len(graph.lanes), NONE, dtype=np.int32)
+    np.maximum.at(last, graph.lane[own], own.astype(np.int32))
+    found: Integers = last[last != NONE]
+    return found
 
 
 def _largest_cycle_mean(lengths: Lengths) -> float:

@@ -14,6 +14,7 @@ from bfpp.predictions import Prediction, predict
 from bfpp.results import verdict
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.configuration import Configuration
+from bfpp.sim.compiled_lowering import build_graph
 from bfpp.sim.experiment import Experiment
 from bfpp.traces.html import contents
 
@@ -36,7 +37,7 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
     """The timelines of choices, or what is `wrong` with them."""
     try:
         experiments, command = chosen(choices)
-        tasks = [4 * each.configuration.passes for each in experiments]
+        tasks = [each.configuration.tasks for each in experiments]
         if max(tasks) > MOST_TASKS:
             raise InvalidInput(f"a step of about {max(tasks):,} tasks: explore smaller ones")
         results = [predicted(each) for each in experiments]
@@ -61,4 +62,4 @@ def predicted(experiment: Experiment) -> Prediction:
 @lru_cache(maxsize=4)
 def _graph_of(configuration: Configuration) -> TaskGraph:
     """Kept, since moving a slider of costs asks for the same graph many times."""
-    return configuration.graph()
+    return build_graph(configuration.schedule, configuration.layout, configuration.communication)
