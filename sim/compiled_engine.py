@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ SOURCE = "compiled"
 SUMMED = ("first_start", "step_time", "pass_seconds")
 """The properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
 
-UNCOMPILED = {"sweep": 1, "replay": 14}
+UNCOMPILED = {"sweep": 1, "replay": 14, "summed": 0.4}
 """How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
 
 
@@ -47,7 +48,7 @@ def simulate(
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline, with what is asked of every one."""
     timeline = Timeline(graph, *times, source=SOURCE)
-    loop = WORK.loop(timeline_kernels, "summed", len(graph))
+    loop = _loop("summed", graph, timeline_kernels)
     summed = loop(timeline.start, timeline.end, graph.is_pass)
     vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
     return timeline
@@ -121,6 +122,6 @@ def _columns(costs: Costs) -> tuple[Seconds | Integers, ...]:
     return costs.seconds, costs.bytes, costs.ports, costs.bandwidth
 
 
-def _loop(name: str, graph: TaskGraph) -> Callable[..., Any]:
+def _loop(name: str, graph: TaskGraph, module: ModuleType = kernels) -> Callable[..., Any]:
     """The loop of that name, to run over a graph."""
-    return WORK.loop(kernels, name, len(graph) * UNCOMPILED[name])
+    return WORK.loop(module, name, int(len(graph) * UNCOMPILED[name]))

@@ -164,7 +164,8 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --work
 
 
 @pytest.mark.usefixtures("many")
-def test_a_search_keeps_the_parameters_of_schedules(bfpp, answer):
+def test_a_search_keeps_the_parameters_of_schedules(bfpp, answer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     search = (
         f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --schedule dualpipe "
         "--fix whole=7,-1 --fix kind=a --fix fused_blocks=false --journal found"
