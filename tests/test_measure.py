@@ -224,7 +224,7 @@ def record(bfpp):
 
 def test_a_cpu_is_measured(tmp_path, monkeypatch, record):
     microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
-    quick = replace(microbenchmarks.ON_CPU, repetitions=1, launches=2, steps=1)
+    quick = replace(microbenchmarks.ON_CPU, repetitions=3, launches=2, steps=1)
     monkeypatch.setattr(microbenchmarks, "ON_CPU", quick)
     out = tmp_path / "mine.toml"
     found = record("measure", "--device", "cpu", "--like", "dgx-a100", "--out", out)
