@@ -126,6 +126,6 @@ def _choices(outcome: Outcome) -> list[str]:
     named += [
         f"{name.replace('_', ' ')} {value}"
         for name, value in configuration.schedule.parameters.items()
-        if name != "sequence" and value != usual[name]  # a sequence stands beside the schedule
+        if name != "sequence" and value != usual[name]  # the schedule's own column has it
     ]
     return named

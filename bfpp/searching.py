@@ -285,7 +285,7 @@ def search(
     """Simulate what is not known yet, some at a time, with a progress bar.
 
     Of what cannot fit, only what comes nearest where nothing fits; all of it where a file is to
-    hold all results.
+    hold all results, and not only the best are asked for.
     """
     chosen, left_out, _ = _divided(problem)
     done = set(known)
@@ -297,18 +297,19 @@ def search(
     if left_out:
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
-    top, every = getattr(options, "top", None), _keeps_all(options)
-    if not every and nothing_can_fit(problem, chosen):
+    top = getattr(options, "top", None)
+    every = top is None and _keeps_all(options)
+    has_results = every or bool(done)
+    if not has_results and nothing_can_fit(problem, chosen):
         yield SearchResult([nearest_of(problem, chosen)], Counter({TOO_LARGE: len(chosen) - 1}))
         return
-    fits = False
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
         for found in evaluated(problem, missing, workers, top, every=every):
             bar.advance(job, len(found.outcomes) + found.excluded.total())
-            fits = fits or bool(found.outcomes)
+            has_results = has_results or bool(found.outcomes)
             yield found
-    if not (every or fits):
+    if not has_results:
         nearest = workers.nearest.submit(nearest_of, problem, chosen).result()
         yield SearchResult([nearest], Counter({TOO_LARGE: -1}))
 
@@ -336,7 +337,7 @@ def evaluated(
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)
-    if every and top is None:
+    if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:
         work = [workers.submit(evaluate_best, problem, part, top) for part in pieces]

@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -415,6 +416,19 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert best["excluded"][TOO_SLOW] > 0
     assert main([*words, "--top", "3"]) == 0
     assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_comes_nearest_is_told_with_files_too(command, capsys):
+    """Once: a search that goes on from a journal knows it."""
+    words = [*command, "--batch", "8", "--workers", "1", "--max-memory", "1GB", "--top", "3"]
+    for _ in range(2):
+        files = ["--journal", "j", "--out", "o.csv", "--force"]
+        assert main([*words, *files, "--json"]) == 1
+        report = json.loads(capsys.readouterr().out)
+        assert report["simulated"] == 1
+        assert report["excluded"] == {TOO_LARGE: report["tried"] - 1}
+        assert report["nearest"]["missing_gb"] > 0
+        assert len(Path("j").read_text().splitlines()) == 2
 
 
 def test_what_all_of_them_chose_is_said_once(command, capsys):
