@@ -66,6 +66,8 @@ def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedVal
         name = ALIASES.get(name, name)
         given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
     fixed = FixedValues({}, {}, {}, {})
+    if not given:
+        return fixed  # to look through all schedules that are installed takes long
     parameters = schedule_parameters(*map(find_schedule, given.get(SCHEDULE, schedules)))
     for name, values in given.items():
         _add(fixed, name, values, parameters)

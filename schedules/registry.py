@@ -127,7 +127,7 @@ def referred_parameters(schedule: Schedule) -> dict[str, Any]:
     """The parameters of what the schedule's reference finds, or else of what its class makes."""
     if schedule.source:
         return load_schedule(schedule.source).parameters
-    known = registered_schedules().get(schedule.name)
+    known = _BY_NAME.get(schedule.name) or registered_schedules().get(schedule.name)
     defaults = {each.name: each.default for each in fields(schedule)}
     return defaults | (known.parameters if known else {})
 
