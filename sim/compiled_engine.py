@@ -37,6 +37,13 @@ class Times(NamedTuple):
     end: Seconds
 
 
+class StepTime(NamedTuple):
+    """Seconds of a step, and of all its passes together."""
+
+    seconds: float
+    passes: float
+
+
 def simulate(
     graph: TaskGraph, costs: Costs, progress: Callable[[int], None] | None = None
 ) -> Timeline:
@@ -48,10 +55,22 @@ def simulate(
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline, with what is asked of every one."""
     timeline = Timeline(graph, *times, source=SOURCE)
-    loop = _loop("summed", graph, timeline_kernels)
-    summed = loop(timeline.start, timeline.end, graph.is_pass)
-    vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
+    vars(timeline).update(zip(SUMMED, map(float, _summed(graph, times)), strict=True))
     return timeline
+
+
+def step_of(graph: TaskGraph, times: Times) -> StepTime:
+    """How long a step with these times takes."""
+    _, seconds, passes = _summed(graph, times)
+    return StepTime(float(seconds), float(passes))
+
+
+def _summed(graph: TaskGraph, times: Times) -> tuple[float, float, float]:
+    """The properties that are named in `SUMMED`."""
+    found: tuple[float, float, float] = _loop("summed", graph, timeline_kernels)(
+        *times, graph.is_pass
+    )
+    return found
 
 
 def times(graph: TaskGraph, costs: Costs) -> Times:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bfpp.schedules import Communication, Layout, Order, Schedule, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets
 from bfpp.schedules.in_sequences import InSequences
-from bfpp.schedules.kinds import kinds_of, places_of_operations
+from bfpp.schedules.kinds import kinds_of, operation_flags, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
@@ -156,6 +156,10 @@ def _work_out(graph: TaskGraph) -> None:
     layout, tasks = graph.layout, (graph.operation, graph.unit, graph.rank, graph.peer)
     codes, first, of_task = loops.kinds(*tasks, places_of_operations(), layout.units, layout.pp)
     known["kinds"] = kinds_of(codes, graph.operation[first], first, of_task)
+    of_operations = operation_flags(len(OPERATIONS))
+    known["is_compute"], known["is_pass"], known["trains"] = loops.flags(
+        graph.operation, graph.piece, of_operations.is_compute, of_operations.is_backward
+    )
 
 
 @cache

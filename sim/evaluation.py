@@ -22,7 +22,7 @@ from bfpp.schedules import (
     Sharding,
     TaskGraph,
 )
-from bfpp.sim.compiled_engine import timeline_of
+from bfpp.sim.compiled_engine import StepTime, step_of, timeline_of
 from bfpp.sim.compiled_lowering import lower_steps, steps_of
 from bfpp.sim.memory import (
     ComputeSteps,
@@ -37,7 +37,7 @@ from bfpp.sim.memory import (
 )
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
-from bfpp.sim.periodic import NotPeriodic, Shortened, StepTime, shortened, whole_step
+from bfpp.sim.periodic import NotPeriodic, Shortened, shortened, whole_step
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import prediction
 from bfpp.sim.remembered import latest
@@ -111,8 +111,8 @@ class Evaluation:
             with suppress(NotPeriodic):
                 graph = self.graph_of(fewer.configuration)
                 return whole_step(graph, fewer, physical, configuration.layout)
-        timeline = self.timeline(configuration)
-        return StepTime(timeline.step_time, timeline.pass_seconds)
+        graph = self.graph_of(configuration)
+        return step_of(graph, physical.times(graph))
 
     def _shortened(self, configuration: Configuration) -> list[Shortened]:
         """The same configuration with fewer micro-batches, if these tell all of it."""

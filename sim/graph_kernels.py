@@ -74,3 +74,17 @@ def kinds(operation, unit, rank, peer, places, units, ranks):
     for task in range(len(operation)):
         numbers[task] = place[of_task[task]]
     return codes, firsts, numbers
+
+
+def flags(operation, piece, computes, backward):
+    """Which tasks are compute steps, which are part of passes, and whether there are backward ones.
+
+    By the operations that compute, and those that do so backward.
+    """
+    is_compute, is_pass = np.empty((2, len(operation)), dtype=np.bool_)
+    trains = False
+    for task in range(len(operation)):
+        is_compute[task] = computes[operation[task]]
+        is_pass[task] = is_compute[task] or piece[task] >= 0
+        trains = trains or backward[operation[task]]
+    return is_compute, is_pass, trains

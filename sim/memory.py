@@ -169,10 +169,6 @@ class ComputeSteps(Protocol):
     def block(self) -> Integers:
         """The number of the first step of its block."""
 
-    @property
-    def trains(self) -> bool:
-        """Whether there are backward passes."""
-
 
 def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing."""
@@ -360,7 +356,7 @@ def peak_passing(
     operation = steps.operation.astype(np.int32, copy=False)
     WORK.loop(memory_kernels, "find_peaks", len(operation))(
         (operation, steps.rank, steps.unit, steps.microbatch, steps.block),
-        (layout.slices, steps.trains, ahead),
+        (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
         (
             units.saved,

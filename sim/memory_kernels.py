@@ -11,15 +11,19 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
     `tasks` are columns of a graph; `of_operations` says of each operation whether it is a compute
     step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
     `bytes_of_units` are the columns of `UnitActivations`: saved, halved, restored by a layer,
-    transient; and what is offloaded. `rules` are the slices of a micro-batch, whether there is a
-    backward pass to save for, and how many more offloads have begun when one has surely ended. Its
-    memory is free from the rank's next compute step on: reloads before that allocate beside it.
+    transient; and what is offloaded. `rules` are the slices of a micro-batch, and how many more
+    offloads have begun when one has surely ended. Its memory is free from the rank's next compute
+    step on: reloads before that allocate beside it. Without a backward pass nothing is saved.
     """
     operation, rank, unit, microbatch, block = tasks
     computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
     saved, halved, restored_layer, transient, offloaded = bytes_of_units
-    slices, trains, ahead = rules
-    ranks = len(most_saved)
+    slices, ahead = rules
+    ranks, trains = len(most_saved), False
+    for task in range(len(operation)):
+        if ends_saved[operation[task]]:
+            trains = True
+            break
     alive, pending, needed, most = np.zeros((4, ranks))
     most[:] = -1.0
     turn = np.zeros(ranks, dtype=np.int64)

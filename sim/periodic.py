@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bfpp.schedules import Communication, Configuration, Layout, Operation, TaskGraph
 from bfpp.schedules.steps import Repetition
 from bfpp.sim import period_kernels
-from bfpp.sim.compiled_engine import Times, last_end
+from bfpp.sim.compiled_engine import StepTime, Times, last_end
 from bfpp.sim.compiling import WORK
 from bfpp.sim.physical import PhysicalCosts
 
@@ -71,13 +71,6 @@ def _repeats(communication: Communication) -> bool:
     """
     limited = communication.offload or communication.run_length
     return not limited and communication.weight_buffers <= SETTLING
-
-
-class StepTime(NamedTuple):
-    """Seconds of a step, and of all its passes together."""
-
-    seconds: float
-    passes: float
 
 
 def whole_step(

@@ -52,6 +52,9 @@ def require_equal(graph: TaskGraph, expected: TaskGraph) -> None:
     np.testing.assert_array_equal(graph.kinds.codes, expected.kinds.codes)
     np.testing.assert_array_equal(graph.kinds.first, expected.kinds.first)
     np.testing.assert_array_equal(graph.kinds.of_task, expected.kinds.of_task)
+    np.testing.assert_array_equal(graph.is_compute, expected.is_compute)
+    np.testing.assert_array_equal(graph.is_pass, expected.is_pass)
+    assert graph.trains is expected.trains
 
 
 @SOME
