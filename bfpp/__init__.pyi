@@ -15,7 +15,6 @@ from .schedules import Operation as Operation
 from .schedules import Schedule as Schedule
 from .schedules import Sharding as Sharding
 from .schedules import TaskGraph as TaskGraph
-from .schedules import build_graph as build_graph
 from .schedules import find_schedule as find_schedule
 from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
@@ -24,6 +23,7 @@ from .schedules.validity import violations as violations
 from .sim.abstract import AbstractCosts as AbstractCosts
 from .sim.cluster import Cluster as Cluster
 from .sim.cluster import load_cluster as load_cluster
+from .sim.compiled_lowering import build_graph as build_graph
 from .sim.costs import CostModel as CostModel
 from .sim.costs import Costs as Costs
 from .sim.engines import simulate as simulate

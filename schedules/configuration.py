@@ -70,11 +70,6 @@ class Configuration:
         """How often a micro-batch passes through a unit, forward."""
         return self.layout.units * self.layout.microbatches
 
-    @property
-    def tasks(self) -> int:
-        """About how many tasks the graph has: passes and transfers, forward and backward."""
-        return 4 * self.passes
-
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)

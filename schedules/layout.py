@@ -166,6 +166,11 @@ class Layout:
         """The number of units over all stages."""
         return sum(self.units_per_stage)
 
+    @property
+    def tasks(self) -> int:
+        """About how many tasks a graph has: passes and transfers, forward and backward."""
+        return 4 * self.units * self.microbatches
+
     @cached_property
     def rank_of_stage(self) -> Integers:
         """For each stage, the rank that holds it, or its first copy."""

@@ -25,13 +25,13 @@ from bfpp.schedules import (
     Layout,
     Schedule,
     Sharding,
-    build_graph,
 )
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import peak_activations
 from bfpp.schedules.cut import Balance
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.activations import UnitActivations, unit_activations
+from bfpp.sim.compiled_lowering import build_graph
 from bfpp.sim.compute import UnitSeconds, parts
 from bfpp.sim.memory import end_parameters
 from bfpp.sim.physical import PhysicalCosts

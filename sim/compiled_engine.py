@@ -16,6 +16,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim import kernels, timeline_kernels
+from bfpp.sim.compiled_graph import work_out_followers
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
@@ -120,6 +121,7 @@ class Slopes(NamedTuple):
 
 
 def _replay(graph: TaskGraph, costs: Costs) -> Times:
+    work_out_followers(graph)
     start, end = np.empty((2, len(graph)))
     _loop("replay", graph)(*graph.followers, _columns(costs), None, start, end)
     return Times(start, end)
@@ -132,6 +134,7 @@ def replay_with_slopes(
     start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
     changing = slopes.seconds, slopes.bytes.copy(), slopes.bandwidth, end_slope
+    work_out_followers(graph)
     _loop("replay", graph)(*graph.followers, _columns(costs), changing, start, end)
     return start, end, end_slope
 

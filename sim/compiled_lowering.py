@@ -13,10 +13,18 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Communication, Layout, Order, Schedule, Sharding, TaskGraph
+from bfpp.schedules import (
+    Communication,
+    Layout,
+    Order,
+    Schedule,
+    Sharding,
+    TaskGraph,
+    find_schedule,
+)
+from bfpp.schedules import build_graph as build_by_columns
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets
 from bfpp.schedules.in_sequences import InSequences
-from bfpp.schedules.kinds import kinds_of, operation_flags, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
@@ -26,7 +34,7 @@ from bfpp.schedules.operations import OPERATIONS
 from bfpp.schedules.steps import STEP
 from bfpp.schedules.streams import STREAMS
 from bfpp.schedules.tasks import Lane
-from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
+from bfpp.sim import lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled
 
 PLACED = 4096
@@ -36,9 +44,29 @@ NO_LENGTH = 0
 """The length of runs that may have any."""
 
 
-def build_graph(schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
-    """The task graph of a schedule; raises `InvalidConfiguration` where it cannot run."""
-    return lower_steps(steps_of(schedule, layout), layout, communication, schedule.name)
+def build_graph(
+    schedule: str | Schedule,
+    layout: Layout,
+    communication: Communication | None = None,
+    *,
+    evaluates: bool = False,
+) -> TaskGraph:
+    """The task graph of a schedule, or of the one of that name.
+
+    If it `evaluates`, of the schedule's forward passes alone. Raises `InvalidConfiguration` where
+    the schedule cannot run on the layout. Compiled loops make it if simulating it will load them.
+
+    >>> import bfpp
+    >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
+    <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
+    """
+    if evaluates or not WORK.pays_for(layout.tasks):
+        return build_by_columns(schedule, layout, communication, evaluates=evaluates)
+    WORK.expect(layout.tasks)
+    known = find_schedule(schedule) if isinstance(schedule, str) else schedule
+    return lower_steps(
+        steps_of(known, layout), layout, communication or Communication(), known.name
+    )
 
 
 def steps_of(schedule: Schedule, layout: Layout) -> Steps:
@@ -126,7 +154,7 @@ def _lower(
         (*steps[:6], steps.round), steps.first_of_rank, stages, rules, streams
     )
     rank, peer, unit, microbatch, weight_buffer, gradient_buffer, piece, block = tasks
-    graph = TaskGraph(
+    return TaskGraph(
         schedule=name,
         layout=layout,
         communication=communication,
@@ -143,22 +171,6 @@ def _lower(
         piece=piece,
         block=block,
         dependencies=Groups(start, member),
-    )
-    _work_out(graph)
-    return graph
-
-
-def _work_out(graph: TaskGraph) -> None:
-    """Give the graph the properties that pricing and replaying it ask for."""
-    loops, known = compiled(graph_kernels), vars(graph)
-    groups = loops.followers(graph.lane, graph.peer_lane, len(graph.lanes), *graph.dependencies)
-    known["followers"] = Groups(*groups)
-    layout, tasks = graph.layout, (graph.operation, graph.unit, graph.rank, graph.peer)
-    codes, first, of_task = loops.kinds(*tasks, places_of_operations(), layout.units, layout.pp)
-    known["kinds"] = kinds_of(codes, graph.operation[first], first, of_task)
-    of_operations = operation_flags(len(OPERATIONS))
-    known["is_compute"], known["is_pass"], known["trains"] = loops.flags(
-        graph.operation, graph.piece, of_operations.is_compute, of_operations.is_backward
     )
 
 

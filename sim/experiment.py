@@ -33,7 +33,7 @@ from bfpp.schedules.registry import referred_parameters
 from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.compiling import WORK
+from bfpp.sim.compiled_lowering import build_graph
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.costs import CostModel
 from bfpp.sim.experiment_reading import (
@@ -408,13 +408,8 @@ class Experiment(Values):
         return costs
 
     def graph(self) -> TaskGraph:
-        """The task graph of the step, made by compiled loops if simulating it will load them."""
+        """The task graph of the step."""
         configuration = self.configuration
-        if not WORK.pays_for(configuration.tasks):
-            return configuration.graph()
-        from bfpp.sim.compiled_lowering import build_graph
-
-        WORK.expect(configuration.tasks)
         return build_graph(
             configuration.schedule, configuration.layout, configuration.communication
         )

@@ -7,7 +7,6 @@ import numpy as np
 
 def followers(lane, peer_lane, lanes, start, member):
     """For each task those that wait for it: its dependents, and then the next on its lanes."""
-    lane, member = lane.view(np.uint32), member.view(np.uint32)  # as in `bfpp.sim.kernels`
     follows, last = np.full((len(lane), 2), -1, dtype=np.int32), np.full(lanes, -1)
     first = np.zeros(len(lane) + 1, dtype=np.int64)
     for task in range(len(lane)):

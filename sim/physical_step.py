@@ -24,6 +24,7 @@ from bfpp.schedules.kinds import SomeKinds
 from bfpp.schedules.operations import OPERATIONS, Operation, compute_steps
 from bfpp.schedules.streams import EXPERTS
 from bfpp.sim import cost_kernels
+from bfpp.sim.compiled_graph import work_out_kinds
 from bfpp.sim.compiling import WORK
 from bfpp.sim.compute import UnitSeconds, exchange_seconds, parts, taken_by_exchanges
 from bfpp.sim.costs import Costs, Load, in_turns, inside_passes, narrowest
@@ -66,7 +67,9 @@ class PhysicalStep:
 
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
-        graph, cells, others = self.graph, self._of_cells(), self._of_others()
+        graph = self.graph
+        work_out_kinds(graph)
+        cells, others = self._of_cells(), self._of_others()
         seconds, moved = np.empty((2, len(graph)))
         ports = np.empty((len(graph), cells.costs.ports.shape[1]), dtype=np.int32)
         WORK.loop(cost_kernels, "price", len(graph))(

@@ -29,12 +29,12 @@ from bfpp.schedules import (
     Schedule,
     Sharding,
     TaskGraph,
-    build_graph,
     registered_schedules,
 )
 from bfpp.schedules.cut import default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.reading import read_file
+from bfpp.sim.compiled_lowering import build_graph
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment, experiment_of

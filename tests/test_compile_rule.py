@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import bfpp
 from bfpp.schedules import Layout, build_graph
-from bfpp.sim import compiled_engine, compiling, kernels
+from bfpp.sim import compiled_engine, compiled_lowering, compiling, kernels
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.experiment import Experiment
 
@@ -51,14 +53,26 @@ def test_compiled_or_not_the_times_are_the_same(monkeypatch):
     np.testing.assert_array_equal(*results)
 
 
-def test_an_experiment_is_lowered_by_compiled_loops_if_its_sweep_will_load_them(monkeypatch):
-    experiment = Experiment("1f1b", pp=4, microbatches=8)
-    tasks = experiment.configuration.tasks
-    monkeypatch.setattr(compiling.WORK, "_asked", 0)
-    monkeypatch.setattr(compiling, "COMPILE_FROM", tasks + 1)
-    assert "followers" not in vars(experiment.graph())
-    assert compiling.WORK.pays_for(tasks + 1)
-    assert not compiling.WORK.pays_for(tasks)
-    monkeypatch.setattr(compiling, "COMPILE_FROM", tasks)
-    assert "followers" in vars(experiment.graph())
-    assert compiling.WORK.pays
+def test_large_graphs_are_lowered_by_compiled_loops_if_their_sweep_will_load_them(monkeypatch):
+    layout, by_columns = Layout(4, 8), []
+    monkeypatch.setattr(compiled_lowering, "build_by_columns", partial(_spied, by_columns))
+    for build in (
+        partial(bfpp.build_graph, "1f1b", layout),
+        Experiment("1f1b", pp=4, microbatches=8).graph,
+    ):
+        by_columns.clear()
+        monkeypatch.setattr(compiling, "COMPILE_FROM", layout.tasks + 1)
+        monkeypatch.setattr(compiling.WORK, "_asked", 0)
+        graph = build()
+        assert by_columns
+        assert not compiling.WORK.pays_for(layout.tasks)
+        monkeypatch.setattr(compiling, "COMPILE_FROM", layout.tasks)
+        by_columns.clear()
+        assert build().digest == graph.digest
+        assert not by_columns
+        assert compiling.WORK.pays
+
+
+def _spied(calls, *arguments, **further):
+    calls.append(arguments)
+    return build_graph(*arguments, **further)

@@ -14,6 +14,7 @@ from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.lowering import lower_steps
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.sim import compiled_lowering, compiling
+from bfpp.sim.compiled_graph import work_out_followers, work_out_kinds
 from bfpp.sim.experiment import Experiment
 from tests.strategies import Configuration, communications, configurations, orders, that_fits
 
@@ -47,6 +48,9 @@ def require_equal(graph: TaskGraph, expected: TaskGraph) -> None:
         np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name), name)
         assert getattr(graph, name).dtype == getattr(expected, name).dtype
     assert graph.digest == expected.digest
+    work_out_followers(graph)
+    work_out_kinds(graph)
+    assert {"followers", "kinds", "is_pass"} <= {*vars(graph)}
     for task in range(len(graph)):
         assert sorted(graph.followers.of(task)) == sorted(expected.followers.of(task))
     np.testing.assert_array_equal(graph.kinds.codes, expected.kinds.codes)

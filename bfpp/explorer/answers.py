@@ -37,7 +37,7 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
     """The timelines of choices, or what is `wrong` with them."""
     try:
         experiments, command = chosen(choices)
-        tasks = [each.configuration.tasks for each in experiments]
+        tasks = [each.configuration.layout.tasks for each in experiments]
         if max(tasks) > MOST_TASKS:
             raise InvalidInput(f"a step of about {max(tasks):,} tasks: explore smaller ones")
         results = [predicted(each) for each in experiments]

@@ -50,8 +50,8 @@ def build_graph(
     If it `evaluates`, of the schedule's forward passes alone. Raises `InvalidConfiguration` where
     the schedule cannot run on the layout.
 
-    >>> import bfpp
-    >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
+    >>> from bfpp.schedules import Layout, build_graph
+    >>> build_graph("breadth-first", Layout(4, 8, loops=2))
     <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
     """
     known = find_schedule(schedule) if isinstance(schedule, str) else schedule
