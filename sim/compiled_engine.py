@@ -16,6 +16,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim import kernels, timeline_kernels
+from bfpp.sim.compiled_timeline import CompiledTimeline
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
@@ -47,7 +48,7 @@ def simulate(
 
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline, with what is asked of every one."""
-    timeline = Timeline(graph, *times, source=SOURCE)
+    timeline = CompiledTimeline(graph, *times, source=SOURCE)
     loop = _loop("summed", graph, timeline_kernels)
     summed = loop(timeline.start, timeline.end, graph.is_pass)
     vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
