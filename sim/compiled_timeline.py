@@ -1,4 +1,4 @@
-"""Timelines of the fast engine: what is asked of some of them is worked out by compiled loops."""
+"""Timelines of the fast engine: a compiled loop works out when ranks compute, once that pays."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bfpp.traces.timeline import Timeline
 
 
 class CompiledTimeline(Timeline):
-    """A timeline of a process that may have loaded its loops."""
+    """A timeline of a process that loads compiled loops once it has much to simulate."""
 
     @cached_property
     def rank_times(self) -> RankTimes:
-        """The same, by a compiled loop once that pays."""
+        """When each rank computes, and how long it only communicates."""
         if not WORK.pays:
             return super().rank_times
         graph = self.graph

@@ -65,11 +65,7 @@ from bfpp.sim.prices import PRICES
 from bfpp.sim.sensitivity import sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.html import write_html
-from bfpp.traces.metrics import (
-    gradient_buffers_over_time,
-    rank_metrics,
-    weight_buffers_over_time,
-)
+from bfpp.traces.metrics import gradient_buffers_over_time, rank_metrics, weight_buffers_over_time
 from bfpp.traces.operations import LOOKS, Cause
 from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events

@@ -10,15 +10,7 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.counts import peak_microbatches
-from bfpp.schedules.operations import (
-    GRADIENTS,
-    SAVED,
-    WEIGHTS,
-    Scope,
-    enders,
-    of_scope,
-    writers,
-)
+from bfpp.schedules.operations import GRADIENTS, SAVED, WEIGHTS, Scope, enders, of_scope, writers
 from bfpp.traces.rank_times import exposed, stretches
 from bfpp.traces.timeline import Timeline
 
@@ -57,7 +49,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     [4.0, 3.0, 2.0, 1.0]
     """
     times, step_time = timeline.rank_times, timeline.step_time
-    columns = (
+    columns = (  # as the fields of `RankMetrics` follow one another
         compute_time(timeline),
         times.start - timeline.first_start,
         times.end - timeline.first_start,
