@@ -11,7 +11,6 @@ import numpy as np
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.schedules.operations import GRADIENTS, SAVED, WEIGHTS, Scope, enders, of_scope, writers
-from bfpp.traces.rank_times import exposed, stretches
 from bfpp.traces.timeline import Timeline
 
 
@@ -114,15 +113,6 @@ def lane_busy_time(timeline: Timeline) -> Seconds:
     busy = np.bincount(graph.lane, timeline.duration, lanes)
     busy += np.bincount(graph.peer_lane[received], timeline.duration[received], lanes)
     return busy.astype(float)
-
-
-def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
-    """Seconds in which a rank runs a chosen task, at either end, but no compute step."""
-    tasks = timeline.graph.rank_tasks.of(rank)
-    compute = tasks[timeline.graph.is_compute[tasks]]
-    computing = stretches(timeline.start[compute], timeline.end[compute])
-    communicating = tasks[chosen[tasks]]
-    return exposed(timeline.start[communicating], timeline.end[communicating], computing)
 
 
 class LiveCount(NamedTuple):

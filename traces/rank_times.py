@@ -32,22 +32,22 @@ class RankTimes(NamedTuple):
 
 
 def rank_times(graph: TaskGraph, start: Seconds, end: Seconds) -> RankTimes:
-    """The same of a graph whose tasks start and end then; each rank computes."""
+    """Those of a graph whose tasks start and end then; each of its ranks computes."""
     ranks, kinds = graph.layout.pp, len(COMMUNICATING)
     first_start, last_end, busy = np.empty((3, ranks))
-    alone = np.empty((kinds, ranks))
+    exposed = np.empty((kinds, ranks))
     communication = _communicating_tasks(graph)
     starts, ends = start[communication.member], end[communication.member]
     bounds = communication.start.tolist()
     for rank in range(ranks):
         own = graph.compute_tasks.of(rank)
-        computing = stretches(start[own], end[own])
+        computing = _stretches(start[own], end[own])
         first_start[rank], last_end[rank] = computing.start[0], computing.end[-1]
         busy[rank] = computing.seconds
         of_kinds = pairwise(bounds[rank * kinds : (rank + 1) * kinds + 1])
         for kind, (begin, until) in enumerate(of_kinds):
-            alone[kind, rank] = exposed(starts[begin:until], ends[begin:until], computing)
-    return RankTimes(first_start, last_end, busy, alone)
+            exposed[kind, rank] = _exposed(starts[begin:until], ends[begin:until], computing)
+    return RankTimes(first_start, last_end, busy, exposed)
 
 
 def _communicating_tasks(graph: TaskGraph) -> Groups:
@@ -93,7 +93,7 @@ class Stretches(NamedTuple):
         return float((self.end - self.start).sum())
 
 
-def stretches(start: Seconds, end: Seconds) -> Stretches:
+def _stretches(start: Seconds, end: Seconds) -> Stretches:
     """When at least one of some tasks runs."""
     in_order = np.argsort(start, kind="stable")
     start, reached = start[in_order], np.maximum.accumulate(end[in_order])
@@ -102,10 +102,10 @@ def stretches(start: Seconds, end: Seconds) -> Stretches:
     return Stretches(start[begins[:-1]], reached[begins[1:]])
 
 
-def exposed(start: Seconds, end: Seconds, computing: Stretches) -> float:
+def _exposed(start: Seconds, end: Seconds, computing: Stretches) -> float:
     """Seconds in which one of some tasks runs while nothing is computed."""
     if not len(start):
         return 0.0
     start = np.append(computing.start, start)
     end = np.append(computing.end, end)
-    return stretches(start, end).seconds - computing.seconds
+    return _stretches(start, end).seconds - computing.seconds
