@@ -21,6 +21,7 @@ SPEEDS = (
     "scale",
     "engines",
     "lowering",
+    "metrics",
     "checking",
     "composite",
     "small",

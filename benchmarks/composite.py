@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 
-from benchmarks.measure import Results, seconds
+from benchmarks.measure import Results, medians
 from benchmarks.steps import load_compiled_loops
 from bfpp.schedules import TaskGraph
 from bfpp.sim.experiment import Experiment
@@ -45,9 +44,7 @@ def run() -> Results:
     }
     rows = []
     for name, (tasks, with_pieces, without) in cases.items():
-        actions = (with_pieces, without)
-        taken = [[seconds(each, time.process_time) for each in actions] for _ in range(RUNS)]
-        ours, theirs = (median(column) for column in zip(*taken, strict=True))
+        ours, theirs = medians(RUNS, with_pieces, without, clock=time.process_time)
         rows.append(
             {
                 "step": name,

@@ -6,64 +6,66 @@ the paper's comparison of methods: shares of the model, or of a rank's work.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.communication import Sharding
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.operations import SAVED, Operation, enders, writers
-
-Numbers = TypeVar("Numbers", Integers, Seconds)
-
-
-def live_activations(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
-    """For each task, how many units' inputs its rank holds once it has run.
-
-    A forward pass adds one; the backward pass (or its weight half) of the same
-    unit and micro-batch lets it go. Tasks of other kinds hold 0. Each unit
-    counts as one, or as its `weight`.
-    """
-    change = among(graph.operation, writers(SAVED)).astype(np.int32)
-    change -= among(graph.operation, enders(SAVED))
-    change *= graph.is_whole
-    change *= np.broadcast_to(weight, graph.layout.units)[graph.unit]
-    start, steps = graph.compute_tasks
-    total = np.append(0, np.cumsum(change[steps]))
-    live = np.zeros(len(graph), dtype=np.int32)
-    live[steps] = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
-    return live
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.operations import OPERATIONS, SAVED, Operation, enders, writers
 
 
 def peak_activations(graph: TaskGraph) -> Integers:
     """For each rank, the most (unit, micro-batch) activations alive at once."""
-    return _peak(graph, live_activations(graph))
+    return _peak(graph, _live(graph))
 
 
 def live_microbatches(graph: TaskGraph) -> Seconds:
     """For each task, the activations its rank holds once it has run, in micro-batches of its work.
 
     A stage counts 1 / N_stage of a model, and each of its units an equal share of it; a slice
-    counts its share of a micro-batch.
+    counts its share of a micro-batch. Tasks that are no compute steps hold 0.
     """
-    layout = graph.layout
-    units = np.array(layout.units_per_stage)
-    common = int(np.lcm.reduce(units))
-    weight = (common // units)[layout.stage_of_unit]
-    share = layout.pp / (layout.stages * layout.slices * common)
-    return live_activations(graph, weight).astype(float) * share
+    weight, share = _shares(graph.layout)
+    live = np.zeros(len(graph))
+    live[graph.compute_tasks.member] = _live(graph, weight)
+    return live * share
 
 
 def peak_microbatches(graph: TaskGraph) -> Seconds:
     """For each rank, the most activations alive at once, in micro-batches of a rank's work."""
-    return _peak(graph, live_microbatches(graph))
+    weight, share = _shares(graph.layout)
+    return _peak(graph, _live(graph, weight)).astype(float) * share
 
 
-def _peak(graph: TaskGraph, live: Numbers) -> Numbers:
-    peak = np.zeros(graph.layout.pp, dtype=live.dtype)
-    np.maximum.at(peak, graph.rank, live)
+def _shares(layout: Layout) -> tuple[Integers, float]:
+    """The weight of each unit, a whole number, and what a weight of one is in micro-batches."""
+    units = np.array(layout.units_per_stage)
+    common = int(np.lcm.reduce(units))
+    weight = (common // units)[layout.stage_of_unit].astype(np.int32)
+    return weight, layout.pp / (layout.stages * layout.slices * common)
+
+
+def _live(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
+    """For each of `compute_tasks`, how many units' inputs its rank holds once it has run.
+
+    A forward pass adds one; the backward pass (or its weight half) of the same
+    unit and micro-batch lets it go. Each unit counts as one, or as its `weight`.
+    """
+    codes = np.arange(len(OPERATIONS))
+    by_code = among(codes, writers(SAVED)).astype(np.int32) - among(codes, enders(SAVED))
+    change = by_code.take(graph.operation)
+    change *= np.broadcast_to(weight, graph.layout.units).take(graph.unit)
+    change *= graph.is_whole
+    start, steps = graph.compute_tasks
+    total = np.append(np.int32(0), np.cumsum(change[steps], dtype=np.int32))
+    live: Integers = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
+    return live
+
+
+def _peak(graph: TaskGraph, live: Integers) -> Integers:
+    peak: Integers = np.maximum.reduceat(live, graph.compute_tasks.start[:-1])
     return peak
 
 

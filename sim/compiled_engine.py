@@ -17,6 +17,7 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim import kernels, timeline_kernels
 from bfpp.sim.compiled_graph import work_out_followers
+from bfpp.sim.compiled_timeline import CompiledTimeline
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
@@ -55,7 +56,7 @@ def simulate(
 
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline, with what is asked of every one."""
-    timeline = Timeline(graph, *times, source=SOURCE)
+    timeline = CompiledTimeline(graph, *times, source=SOURCE)
     vars(timeline).update(zip(SUMMED, map(float, _summed(graph, times)), strict=True))
     return timeline
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bfpp import Experiment
+from bfpp.predictions import in_pieces, predict
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.counts import peak_activations
@@ -16,18 +21,21 @@ from bfpp.schedules.streams import (
     SEND_ACTIVATIONS,
     SEND_GRADIENTS,
 )
+from bfpp.sim import compiled_timeline, compiling
 from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.compiled_timeline import CompiledTimeline
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import (
     bubble,
     compute_time,
-    exposed_time,
     gradient_buffers_over_time,
     lane_busy_time,
     live_activations_over_time,
     rank_metrics,
     weight_buffers_over_time,
 )
+from bfpp.traces.timeline import Timeline
+from tests.measured import OFFSET, measured
 from tests.strategies import graphs
 
 COSTS = AbstractCosts(forward=2, backward=4, transfer=1, gather=2, reduce=1, optimizer=1)
@@ -65,7 +73,52 @@ def test_exposed_time_by_brute_force(graph, data):
         }
 
     expected = halves(graph.is_transfer) - halves(graph.is_compute)
-    assert exposed_time(timeline, rank, graph.is_transfer) == len(expected) / 2
+    assert rank_metrics(timeline)[rank].exposed_transfer == len(expected) / 2
+
+
+def require_same_by_loop(drawn, start, end, tolerance):
+    expected = Timeline(drawn.graph, start, end, drawn.source).rank_times
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "COMPILE_FROM", 0)
+        patch.setattr(Timeline, "rank_times", None)
+        found = CompiledTimeline(drawn.graph, start, end, drawn.source).rank_times
+    for name, column in expected._asdict().items():
+        np.testing.assert_allclose(getattr(found, name), column, 0, tolerance, err_msg=name)
+
+
+@SOME
+@given(measured(clock_error=0.3))
+def test_a_loop_finds_when_ranks_compute_as_numpy_does(drawn):
+    """Tasks out of order; and in whole seconds, where many take no time or start together."""
+    times = drawn.start - OFFSET, drawn.end - OFFSET
+    require_same_by_loop(drawn, *times, 1e-12 * times[1].max())
+    require_same_by_loop(drawn, *map(np.round, times), 0)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_the_same_of_exchanges_inside_passes(schedule):
+    given = {"model": "mixtral-8x22b", "cluster": "dgx-h100", "implementation": "current"}
+    experiment = Experiment(schedule, **given, pp=4, dp=8, ep=8, microbatches=8)
+    timeline = in_pieces(predict(experiment)).timeline
+    require_same_by_loop(timeline, timeline.start, timeline.end, 1e-12 * timeline.step_time)
+    assert all(timeline.rank_times.exposed[-1] > 0)
+
+
+def test_no_loop_is_compiled_for_the_metrics_of_a_small_step(monkeypatch):
+    monkeypatch.setattr(compiling.WORK, "_asked", 0)
+    monkeypatch.setattr(compiled_timeline, "compiled", None)
+    assert rank_metrics(simulate(build_graph("gpipe", Layout(2, 2)), COSTS))
+
+
+def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed(monkeypatch):
+    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
+    timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
+    metrics = rank_metrics(timeline)
+    assert rank_metrics(pickle.loads(pickle.dumps(timeline))) == metrics
+    later = rank_metrics(replace(timeline, start=3 * timeline.start, end=3 * timeline.end))
+    for former, latter in zip(metrics, later, strict=True):
+        assert latter.exposed_transfer == 3 * former.exposed_transfer > 0
+        assert latter.idle == 3 * former.idle
 
 
 @SOME

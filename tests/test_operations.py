@@ -65,18 +65,11 @@ from bfpp.sim.prices import PRICES
 from bfpp.sim.sensitivity import sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.html import write_html
-from bfpp.traces.metrics import (
-    MODEL_PARALLEL,
-    REDUCTIONS,
-    TRANSFERS,
-    communicating,
-    gradient_buffers_over_time,
-    rank_metrics,
-    weight_buffers_over_time,
-)
+from bfpp.traces.metrics import gradient_buffers_over_time, rank_metrics, weight_buffers_over_time
 from bfpp.traces.operations import LOOKS, Cause
 from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events
+from bfpp.traces.rank_times import COMMUNICATING, communicating
 from bfpp.traces.svg import svg
 from bfpp.traces.text import text
 from tests.mutations import MUTATIONS, changed, exchanged, find, rebuilt, waiting_less, without
@@ -369,7 +362,7 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
         communication = Communication(
             sharding, overlap, overlap, clipping=True, hybrid=hybrid, tied_embeddings=overlap
         )
-        for groups in (TRANSFERS, REDUCTIONS, MODEL_PARALLEL):
+        for groups in COMMUNICATING:
             yield [each.name for each in communicating(groups, communication)]
         yield [each.name for each in collectives(communication)]
         yield [each.group(communication) for each in BUILT_IN]

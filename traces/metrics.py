@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, among, group_both_ends
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.counts import peak_microbatches
-from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.operations import (
-    DATA_PARALLEL,
-    GRADIENTS,
-    OPERATIONS,
-    SAVED,
-    WEIGHTS,
-    Group,
-    Operation,
-    Scope,
-    enders,
-    of_scope,
-    writers,
-)
+from bfpp.schedules.operations import GRADIENTS, SAVED, WEIGHTS, Scope, enders, of_scope, writers
 from bfpp.traces.timeline import Timeline
-
-TRANSFERS = {Group.P2P}
-REDUCTIONS = {*DATA_PARALLEL, Group.ENDS}
-MODEL_PARALLEL = {Group.TP, Group.CP, Group.EP}
-COMMUNICATING = TRANSFERS, REDUCTIONS, MODEL_PARALLEL
 
 
 @dataclass(frozen=True)
@@ -67,60 +47,18 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     >>> [rank.peak_microbatches for rank in bfpp.rank_metrics(timeline)]
     [4.0, 3.0, 2.0, 1.0]
     """
-    graph, step_time = timeline.graph, timeline.step_time
-    computes, peaks = compute_time(timeline).tolist(), peak_microbatches(graph).tolist()
-    compute, communication = graph.compute_tasks, _communicating_tasks(graph)
-    starts, ends = timeline.start[communication.member], timeline.end[communication.member]
-    bounds = communication.start.tolist()
-    table = []
-    for rank, (seconds, peak) in enumerate(zip(computes, peaks, strict=True)):
-        own = compute.of(rank)
-        computing = _stretches(timeline.start[own], timeline.end[own])
-        first = rank * len(COMMUNICATING)
-        exposed = [
-            _exposed(starts[begin:end], ends[begin:end], computing)
-            for begin, end in pairwise(bounds[first : first + len(COMMUNICATING) + 1])
-        ]
-        busy = computing.seconds
-        table.append(
-            RankMetrics(
-                rank=rank,
-                compute_time=seconds,
-                start=float(computing.start[0]) - timeline.first_start,
-                end=float(computing.end[-1]) - timeline.first_start,
-                idle=max(step_time - busy, 0.0),
-                utilisation=busy / step_time if step_time else 1.0,
-                exposed_transfer=exposed[0],
-                exposed_data=exposed[1],
-                exposed_model=exposed[2],
-                peak_microbatches=peak,
-            )
-        )
-    return table
-
-
-def _communicating_tasks(graph: TaskGraph) -> Groups:
-    """For each rank, of each of `COMMUNICATING`, the tasks that have an end there, in order."""
-    kinds = len(COMMUNICATING)
-    of_operation = np.full(len(OPERATIONS), NONE, dtype=np.int32)
-    for number, groups in enumerate(COMMUNICATING):
-        of_operation[communicating(groups, graph.communication)] = number
-    kind = of_operation.take(graph.operation)
-    tasks = np.flatnonzero(kind != NONE).astype(np.int32)
-    kind, peer = kind[tasks], graph.peer[tasks]
-    own = graph.rank[tasks] * kinds + kind
-    others = np.where(peer == NONE, NONE, peer * kinds + kind)
-    start, place = group_both_ends(own, others, graph.layout.pp * kinds)
-    return Groups(start, tasks[place])
-
-
-def communicating(groups: Collection[Group], communication: Communication) -> list[Operation]:
-    """What such groups exchange for a stage or a micro-batch."""
-    return [
-        operation
-        for operation in OPERATIONS
-        if operation.group(communication) in groups and operation.row.scope is not Scope.RANK
-    ]
+    times, step_time = timeline.rank_times, timeline.step_time
+    columns = (  # as the fields of `RankMetrics` follow one another
+        compute_time(timeline),
+        times.start - timeline.first_start,
+        times.end - timeline.first_start,
+        np.maximum(step_time - times.busy, 0.0),
+        times.busy / step_time if step_time else np.ones(len(times.busy)),
+        *times.exposed,
+        peak_microbatches(timeline.graph),
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [RankMetrics(rank, *values) for rank, values in enumerate(rows)]
 
 
 def compute_time(timeline: Timeline) -> Seconds:
@@ -175,45 +113,6 @@ def lane_busy_time(timeline: Timeline) -> Seconds:
     busy = np.bincount(graph.lane, timeline.duration, lanes)
     busy += np.bincount(graph.peer_lane[received], timeline.duration[received], lanes)
     return busy.astype(float)
-
-
-def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
-    """Seconds in which a rank runs a chosen task, at either end, but no compute step."""
-    tasks = timeline.graph.rank_tasks.of(rank)
-    compute = tasks[timeline.graph.is_compute[tasks]]
-    computing = _stretches(timeline.start[compute], timeline.end[compute])
-    communicating = tasks[chosen[tasks]]
-    return _exposed(timeline.start[communicating], timeline.end[communicating], computing)
-
-
-class Stretches(NamedTuple):
-    """Times apart from each other in which something runs, in order."""
-
-    start: Seconds
-    end: Seconds
-
-    @property
-    def seconds(self) -> float:
-        """How long they are together."""
-        return float((self.end - self.start).sum())
-
-
-def _stretches(start: Seconds, end: Seconds) -> Stretches:
-    """When at least one of some tasks runs."""
-    in_order = np.argsort(start, kind="stable")
-    start, reached = start[in_order], np.maximum.accumulate(end[in_order])
-    begins = np.ones(len(start) + 1, dtype=bool)
-    begins[1:-1] = start[1:] > reached[:-1]
-    return Stretches(start[begins[:-1]], reached[begins[1:]])
-
-
-def _exposed(start: Seconds, end: Seconds, computing: Stretches) -> float:
-    """Seconds in which one of some tasks runs while nothing is computed."""
-    if not len(start):
-        return 0.0
-    start = np.append(computing.start, start)
-    end = np.append(computing.end, end)
-    return _stretches(start, end).seconds - computing.seconds
 
 
 class LiveCount(NamedTuple):

@@ -20,6 +20,7 @@ import numpy as np
 
 from bfpp.schedules import Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
+from bfpp.traces.rank_times import RankTimes, rank_times
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -99,6 +100,11 @@ class Timeline:
     def pass_seconds(self) -> float:
         """Seconds of forward and backward passes, of all ranks together; in pieces, count whole."""
         return float(np.where(self.graph.is_pass, self.duration, 0.0).sum())
+
+    @cached_property
+    def rank_times(self) -> RankTimes:
+        """When each rank computes, and how long it only communicates."""
+        return rank_times(self.graph, self.start, self.end)
 
     @property
     def duration(self) -> Seconds:
