@@ -85,6 +85,7 @@ def _run(words: list[str]) -> int:
             parser.print_help(sys.stderr)
             return BAD_INPUT
         options = _parse(parser, command, words)
+        gc.enable()  # all is imported
         with prepared(options):
             exit_code: int = options.run(options)
     except KeyboardInterrupt:

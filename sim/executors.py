@@ -7,7 +7,6 @@ their arguments values, so that any of them can carry them elsewhere.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import time
@@ -79,7 +78,6 @@ def _begin(module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     import_module(module)
-    gc.freeze()  # what is imported stays: the collector need not look at it again and again
 
 
 def _end_with(other: BaseProcess) -> None:

@@ -55,7 +55,8 @@ def _load() -> None:
         )
 
 
-gc.disable()  # what is loaded stays: the collector would look at it again and again
+gc.disable()
 with _hidden(OPTIONAL):
     _load()
+gc.freeze()  # what is loaded stays: the collector need not look at it again and again
 gc.enable()
