@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bfpp.schedules import Communication, Configuration, Degrees, Sharding, find_schedule
@@ -22,8 +23,10 @@ from bfpp.sim.search import Problem
 MICROBATCHES = 24, 8, 8
 """With each sharding: as many as repeat, and fewer."""
 
-OPTIONAL = ("scipy", "cffi")
-"""Where numba looks for a BLAS, and for functions of C: no loop calls any.
+SETTINGS = Path(".numba_config.yaml")
+
+OPTIONAL = ("scipy", "cffi") if SETTINGS.exists() else ("scipy", "cffi", "yaml")
+"""Where numba looks for a BLAS, and for functions of C: no loop calls any; and for its settings.
 
 To import them takes 0.2 s.
 """
