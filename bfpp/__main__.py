@@ -41,6 +41,13 @@ def main() -> int:
         print("bfpp: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     finally:
+        collect_garbage()
+
+
+def collect_garbage() -> None:
+    """Turn the collector on again, if it is off; what there is until now, it leaves alone."""
+    if not gc.isenabled():
+        gc.freeze()
         gc.enable()
 
 
