@@ -23,8 +23,8 @@ LOOPS = "bfpp.sim.loaded"
 """What workers import that have much to simulate: it loads the compiled loops."""
 
 
-STDERR, MOST_FILES = 2, 1024
-"""The last file that any process has, and more than are open when a command begins."""
+STANDARD, MOST_FILES = range(3), 1024
+"""The files that any process has, and more than are open when a command begins."""
 
 
 _SERVER: Any = vars(forkserver)["_forkserver"]
@@ -69,7 +69,7 @@ def _fork(_: bytes, arguments: Sequence[str], files: Sequence[int]) -> int:
     if process := os.fork():
         return process
     try:
-        for kept, following in pairwise([STDERR, *sorted(files), MOST_FILES]):
+        for kept, following in pairwise(sorted({*STANDARD, *files, MOST_FILES})):
             os.closerange(kept + 1, following)
         exec(arguments[-1], {})  # noqa: S102
     except Exception:
