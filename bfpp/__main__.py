@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def collect_garbage() -> None:
-    """Turn the collector on again, if it is off; what there is until now, it leaves alone."""
+    """Turn the collector on again, if it is off; it leaves alone what there is by now."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

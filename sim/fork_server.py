@@ -22,10 +22,8 @@ METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
 LOOPS = "bfpp.sim.loaded"
 """What workers import that have much to simulate: it loads the compiled loops."""
 
-
 STANDARD, MOST_FILES = range(3), 1024
 """The files that any process has, and more than are open when a command begins."""
-
 
 _SERVER: Any = vars(forkserver)["_forkserver"]
 _PROCESSES: Any = util
@@ -79,7 +77,7 @@ def _fork(_: bytes, arguments: Sequence[str], files: Sequence[int]) -> int:
 
 
 def stop() -> None:
-    """End the server, if it runs: at once, as it may have a second of imports before it."""
+    """End the server, if it runs: at once, as it may have imports before it."""
     if _SERVER._forkserver_pid is not None:
         with suppress(ProcessLookupError, ChildProcessError):  # SIGCHLD may be ignored
             os.kill(_SERVER._forkserver_pid, signal.SIGKILL)

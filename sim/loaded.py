@@ -26,9 +26,9 @@ MICROBATCHES = 24, 8, 8
 SETTINGS = Path(".numba_config.yaml")
 
 OPTIONAL = ("scipy", "cffi") if SETTINGS.exists() else ("scipy", "cffi", "yaml")
-"""Where numba looks for a BLAS, and for functions of C: no loop calls any; and for its settings.
+"""What numba imports for a BLAS and for functions of C, which no loop calls, and for its settings.
 
-To import them takes 0.2 s.
+That takes 0.2 s.
 """
 
 
