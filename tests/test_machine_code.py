@@ -129,6 +129,7 @@ def test_kept_loops_are_loaded_without_what_compiling_needs(tmp_path):
 
 
 def test_the_installed_numba_is_one_that_loads_loops_without_it(monkeypatch):
+    """With a later one, `KNOWN` is raised if the test above passes with it."""
     assert isinstance(machine_code.machine_code()(abs_of)._cache, LoopCache)
     monkeypatch.setattr(machine_code, "KNOWN", ((0, 0), (0, 0)))
     assert type(machine_code.machine_code()(abs_of)._cache) is caching.FunctionCache
