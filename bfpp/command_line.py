@@ -26,7 +26,7 @@ from importlib import import_module
 from keyword import iskeyword
 
 from bfpp import __version__, errors
-from bfpp.__main__ import INTERRUPTED
+from bfpp.__main__ import INTERRUPTED, collect_garbage
 from bfpp.executor.shortage import shortage
 from bfpp.outputs import prepared
 from bfpp.parser import BAD_INPUT, Parser
@@ -85,6 +85,7 @@ def _run(words: list[str]) -> int:
             parser.print_help(sys.stderr)
             return BAD_INPUT
         options = _parse(parser, command, words)
+        collect_garbage()
         with prepared(options):
             exit_code: int = options.run(options)
     except KeyboardInterrupt:

@@ -7,12 +7,12 @@ their arguments values, so that any of them can carry them elsewhere.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures as standard
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -79,7 +79,6 @@ def _begin(module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     import_module(module)
-    gc.freeze()  # what is imported stays: the collector need not look at it again and again
 
 
 def _end_with(other: BaseProcess) -> None:
@@ -227,8 +226,12 @@ def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
-    """The futures, each when it is done."""
+    """The futures, each when it is done; those that do not tell are looked at again and again."""
     waiting, pause = list(futures), FIRST_POLL_SECONDS
+    telling = [future for future in waiting if isinstance(future, standard.Future)]
+    if len(telling) == len(waiting):
+        yield from standard.as_completed(telling)
+        return
     while waiting:
         finished = [future for future in waiting if future.done()]
         waiting = [future for future in waiting if future not in finished]

@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bfpp.schedules import Communication, Configuration, Degrees, Sharding, find_schedule
@@ -22,10 +23,12 @@ from bfpp.sim.search import Problem
 MICROBATCHES = 24, 8, 8
 """With each sharding: as many as repeat, and fewer."""
 
-OPTIONAL = ("scipy", "cffi")
-"""Where numba looks for a BLAS, and for functions of C: no loop calls any.
+SETTINGS = Path(".numba_config.yaml")
 
-To import them takes 0.2 s.
+OPTIONAL = ("scipy", "cffi") if SETTINGS.exists() else ("scipy", "cffi", "yaml")
+"""What numba imports for a BLAS and for functions of C, which no loop calls, and for its settings.
+
+That takes 0.2 s.
 """
 
 
@@ -55,7 +58,8 @@ def _load() -> None:
         )
 
 
-gc.disable()  # what is loaded stays: the collector would look at it again and again
+gc.disable()
 with _hidden(OPTIONAL):
     _load()
+gc.freeze()  # what is loaded stays: the collector need not look at it again and again
 gc.enable()

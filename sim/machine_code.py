@@ -14,13 +14,16 @@ from threading import Timer
 from time import monotonic
 from typing import Any
 
-from numba import njit
+from numba import njit, version_info
 from numba.core import event
 
 PATIENCE = 2.0
 """Seconds of compiling before a line says so."""
 
 LINE = "bfpp: compiling loops, once on this machine (up to half a minute)"
+
+KNOWN = (0, 61), (0, 68)
+"""The first and the last version of numba that `LoopCache` has been tried with."""
 
 CLEAR = "\r\x1b[K"
 """Clears the terminal's line, where another process may have drawn a progress bar."""
@@ -33,12 +36,19 @@ def machine_code(**options: Any) -> Callable[[Callable[..., Any]], Callable[...,
     """
 
     def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
-        loop: Callable[..., Any]
+        loop: Any
         try:
-            loop = njit(cache=True, **options)(function)
+            if KNOWN[0] <= version_info.short <= KNOWN[1]:
+                from bfpp.sim.loop_cache import LoopCache
+
+                loop = njit(**options)(function)
+                loop._cache = LoopCache(function)  # type: ignore[no-untyped-call]
+            else:
+                loop = njit(cache=True, **options)(function)
         except RuntimeError:
             loop = njit(**options)(function)
-        return loop
+        found: Callable[..., Any] = loop
+        return found
 
     return decorator
 

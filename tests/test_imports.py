@@ -38,6 +38,7 @@ ALLOWED_WITHIN = {
     "sim/synthesis/window": {"ortools"},
     "sim/fit": {"scipy"},
     "sim/least_squares": {"scipy"},
+    "sim/loop_cache": {"llvmlite"},
     "executor/calibration/fitting": {"scipy"},
     "bfpp/figures": {"cairosvg"},
     "bfpp/search_results": {"pyarrow"},

@@ -1,9 +1,11 @@
-"""A long compilation says so on the terminal, once, and the garbage collector is off meanwhile."""
+"""Loops come from disk; compiling says so if it takes long, and the collector is off meanwhile."""
 
 from __future__ import annotations
 
 import gc
 import io
+import os
+import subprocess
 import sys
 from threading import Event
 
@@ -11,7 +13,26 @@ import numba
 from numba.core import caching, event
 
 from bfpp.sim import machine_code
+from bfpp.sim.loop_cache import LoopCache
 from bfpp.sim.machine_code import CLEAR, LINE, CompileListener
+
+LOOPS = """
+import sys
+import numpy as np
+from bfpp.sim.machine_code import machine_code
+
+@machine_code()
+def ones(count):
+    return np.zeros(count) + 1
+
+@machine_code()
+def total(count):
+    return ones(count).sum()
+
+print(len(ones(3)), *ones.stats.cache_hits.values(), "numba.typed.typeddict" in sys.modules)
+print(*(total(int(word)) for word in sys.argv[1:]), *ones.stats.cache_hits.values())
+"""
+"""A loop, and another that calls it; tables of the types of dictionaries are for compiling."""
 
 
 class Terminal(io.StringIO):
@@ -86,3 +107,33 @@ def test_the_collector_rests_while_numba_compiles():
 def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     assert machine_code.machine_code()(lambda number: number + 1)(1) == 2
+
+
+def test_kept_loops_are_loaded_without_what_compiling_needs(tmp_path):
+    """And another that calls one is compiled with it, as if this one had been compiled, too."""
+    (tmp_path / "loops.py").write_text(LOOPS)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+
+    def run(*words: str) -> list[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "loops", *words],
+            env=os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+
+    assert run() == ["3 True", ""]
+    assert run("4") == ["3 1 False", "4.0 1"]
+    assert run("4", "5") == ["3 1 False", "4.0 5.0 1"]
+
+
+def test_the_installed_numba_is_one_that_loads_loops_without_it(monkeypatch):
+    """With a later one, `KNOWN` is raised if the test above passes with it."""
+    assert isinstance(machine_code.machine_code()(abs_of)._cache, LoopCache)
+    monkeypatch.setattr(machine_code, "KNOWN", ((0, 0), (0, 0)))
+    assert type(machine_code.machine_code()(abs_of)._cache) is caching.FunctionCache
+
+
+def abs_of(number):
+    return abs(number)

@@ -217,14 +217,18 @@ def test_workers_are_not_interrupted_even_while_they_begin():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.parametrize("forked", [False, True])
 @pytest.mark.parametrize("children", ["SIG_DFL", "SIG_IGN"])
-def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, tmp_path):
+def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, forked, tmp_path):
     """Whoever started the command may ignore SIGCHLD: nobody is left to wait for then."""
-    (tmp_path / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(3600)\n")
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\nprint('fractions' in sys.modules, flush=True)\ntime.sleep(3600)\n"
+    )
     script = (
-        f"import signal\nsignal.signal(signal.SIGCHLD, signal.{children})\n"
+        f"import fractions, signal\nsignal.signal(signal.SIGCHLD, signal.{children})\n"
         "from bfpp.sim import fork_server\n"
-        "fork_server.start('slow')\ninput()\nfork_server.stop()\nfork_server.stop()"
+        f"fork_server.start('slow', forked={forked})\ninput()\n"
+        "fork_server.stop()\nfork_server.stop()"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     main = subprocess.Popen(
@@ -235,8 +239,29 @@ def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, 
         stderr=subprocess.PIPE,
     )
     assert main.stdout is not None
-    assert main.stdout.readline() == b"begun\n"
+    assert main.stdout.readline() == f"{forked}\n".encode()
     assert main.communicate(b"\n", timeout=60) == (b"", b"")
+
+
+def test_a_server_that_is_forked_works_and_ends_with_the_process_that_it_is_forked_off(tmp_path):
+    """It has none of its files, but standard output, which is at its end once all are gone."""
+    script = (
+        "import os\nfrom bfpp.sim import fork_server\nfrom bfpp.sim.executors import executor\n"
+        "if __name__ == '__main__':\n"
+        "    fork_server.start('errno', forked=True)\n"
+        "    with executor('local', 1) as workers:\n"
+        "        print(workers.submit(abs, -1).result(), flush=True)\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "searches.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "searches.py"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # of semaphores that a killed process has left
+        timeout=60,
+    )
+    assert done.stdout == b"1\n"
 
 
 def test_a_process_that_is_forked_has_a_server_of_its_own():

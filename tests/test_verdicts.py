@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import re
@@ -105,7 +106,9 @@ def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
 ):
     done = []
 
-    def start():
+    def start(*, forked):
+        assert forked
+        assert "bfpp.sim.evaluation" in sys.modules
         done.append("start")
         assert os.environ[THREADS] == "1"
         if not can_start:
@@ -113,6 +116,7 @@ def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
 
     def command():
         done.append("command")
+        assert not gc.isenabled()
         if end:
             raise end
 
@@ -125,6 +129,22 @@ def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
         main()
     assert done == expected
     assert THREADS not in os.environ
+    assert gc.isenabled()
+
+
+def test_the_collector_is_back_once_a_command_is_imported(bfpp, monkeypatch):
+    def run(_):
+        collects.append(gc.isenabled())
+        return 0
+
+    collects = []
+    monkeypatch.setattr("bfpp.commands.models.run", run)
+    gc.disable()
+    try:
+        bfpp("models")
+    finally:
+        gc.enable()
+    assert collects == [True]
 
 
 def test_commands_that_have_workers_are_known_before_they_are_imported():

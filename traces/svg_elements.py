@@ -28,7 +28,7 @@ MOST_LINES = 3
 SPACES = re.compile(r"(?<!\d)\s+")
 """Where a line may break."""
 
-NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def escaped(content: str) -> str:
