@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bfpp import searching
 from bfpp.experiment_file import experiment_text, read_experiment
 from bfpp.options import words
 from bfpp.schedules import InvalidConfiguration, find_schedule, python_file
@@ -206,8 +205,7 @@ def test_parameters_of_schedules_that_cannot_be_columns_are_refused(bfpp):
 def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
     search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule many.py:few --journal found"
 
-    def journalled():
-        searching._divided.cache_clear()  # as in a process of its own
+    def journalled():  # in one process: what it remembers is of the schedule, not of its name
         answer(search)
         return len(Path("found").read_text().splitlines()) - 1
 
@@ -221,6 +219,59 @@ def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
     assert journalled() == 3 * once
     search = search.replace("moved.py", "./moved.py")
     assert journalled() == 3 * once
+
+
+NAMESAKES = """
+from dataclasses import dataclass
+
+from bfpp.schedules.gpipe import GPipe
+from bfpp.schedules.one_forward_one_backward import OneForwardOneBackward
+
+
+@dataclass(frozen=True)
+class First(GPipe):
+    name = "1f1b"
+    sequence: str = "a"
+
+
+class Second(OneForwardOneBackward):
+    name = "depth-first"
+
+
+class Third(GPipe):
+    name = "depth-first"
+"""
+
+
+def test_schedules_of_one_name_are_told_apart(bfpp, answer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("own.py").write_text(NAMESAKES)
+    names = ["1f1b", "own.py:First", "own.py:Second", "own.py:Third"]
+    search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule {' --schedule '.join(names)}"
+    lines = [line.replace(",", "").split() for line in bfpp(search)[1].splitlines() if line]
+    compared = [words[1] for words in lines if words[0] in ("Best:", "Against")]
+    assert sorted(compared) == sorted({words[0] for words in lines} & set(names))
+    assert len(compared) == 2  # in the orders of 1F1B and of GPipe: each is there once
+    tradeoff = search.replace("search", "tradeoff", 1) + " --critical-batch 100 --sizes 8"
+    found = answer(tradeoff)
+    assert {name: found[name][0]["outcome"]["schedule"] for name in names} == {
+        name: name for name in names
+    }
+    bfpp("experiment 1f1b --pp 2 --transfer 1 --out e.toml")
+    first = bfpp(f"compare {' '.join(names)} e.toml gpipe --pp 2")[1].splitlines()[1]
+    assert first.split() == [*names, "e.toml", "gpipe"]
+
+
+@pytest.mark.parametrize("name", ["First", "Second", "Third"])
+def test_a_schedule_is_not_exported_as_another_one_of_its_name(bfpp, name):
+    Path("own.py").write_text(NAMESAKES)
+    own = f"experiment own.py:{name} --model bert-6.6b --cluster dgx1-v100 --pp 2 --microbatches 4"
+    assert (
+        f"no equivalent: the schedule own.py:{name}; these" in bfpp(f"{own} --format megatron")[1]
+    )
+    settings = bfpp(f"{own} --format torchtitan")[1]
+    assert f"bfpp orders own.py:{name} ..." in settings
+    assert 'pipeline_parallel_schedule_csv = "orders.csv"' in settings
 
 
 def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configuration(answer):

@@ -11,7 +11,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
-from bfpp.schedules import InvalidConfiguration, find_schedule
+from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.theory.batch import BASE_STEPS
@@ -56,12 +56,11 @@ def run(options: argparse.Namespace) -> int:
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)
-    names = [find_schedule(name).name for name in problem.schedules]
-    by_schedule: dict[str, list[Outcome]] = {name: [] for name in names}
+    by_schedule: dict[str, list[Outcome]] = {each.reference: [] for each in problem.rules}
     with Workers(options.executor, options.workers) as workers:
         for part in search(problem, options, workers):
             for outcome in part.outcomes:
-                by_schedule[outcome.configuration.schedule.name].append(outcome)
+                by_schedule[outcome.configuration.schedule.reference].append(outcome)
     found = {
         name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
