@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import importlib.util
 import sys
@@ -57,6 +58,37 @@ def load_schedule(source: str) -> Schedule:
 def file_of(source: str) -> Path:
     """The file of `mine.py:SCHEDULE`."""
     return Path(f"{source.rpartition(MARK)[0]}.py")
+
+
+def files_of(source: str) -> tuple[Path, ...]:
+    """The file of `mine.py:SCHEDULE`, then those next to it that it imports, directly or not.
+
+    Of packages every file; none of bfpp itself.
+    """
+    file = file_of(source).resolve()
+    folder, found, waiting = file.parent, dict[Path, None](), [file]
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found[path] = None
+            for name in _imported_by(path) - {"bfpp"}:
+                waiting += filter(Path.is_file, [folder / f"{name}.py"])
+                waiting += (folder / name).rglob("*.py")
+    return file, *sorted(found.keys() - {file})
+
+
+def _imported_by(path: Path) -> set[str]:
+    """The modules that a file imports, by the first parts of their names."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # who loads it says why
+        return set()
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
 
 
 def _reduced(path: Path, name: str, schedule: Schedule) -> tuple[Any, ...]:

@@ -221,6 +221,29 @@ def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
     assert journalled() == 3 * once
 
 
+def test_a_journal_knows_no_results_of_what_a_file_imports_once_that_has_changed(
+    answer, monkeypatch
+):
+    monkeypatch.syspath_prepend(".")
+    Path("steps_of_ours").mkdir()
+    Path("steps_of_ours/inner.py").write_text(OWN)
+    Path("beside_ours.py").write_text("import json\nfrom steps_of_ours.inner import Mine\n")
+    Path("own.py").write_text("import bfpp, numpy.linalg\nfrom beside_ours import Mine\n")
+    search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule own.py:Mine --journal found"
+
+    def journalled():
+        answer(search)
+        return len(Path("found").read_text().splitlines()) - 1
+
+    once = journalled()
+    Path("other.py").write_text(OWN)
+    assert journalled() == once
+    for times, changed in enumerate(["steps_of_ours/inner.py", "beside_ours.py"], 2):
+        with Path(changed).open("a") as file:
+            file.write("\n# changed")
+        assert journalled() == journalled() == times * once
+
+
 NAMESAKES = """
 from dataclasses import dataclass
 
