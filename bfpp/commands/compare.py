@@ -10,7 +10,7 @@ from itertools import chain
 
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import compared, side_by_side
+from bfpp.named_experiments import compared, require_same_unit, side_by_side
 from bfpp.outputs import add_force_argument
 from bfpp.parser import Parser
 from bfpp.pictures import (
@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     names = options.schedules or DEFAULT_SCHEDULES
     known = compared(names)
     experiments = side_by_side(known, shared.given(options))
+    require_same_unit(experiments)
     _require_same_model(experiments)
     assumed = assumptions(options)
     results = _told_apart(names, [predict(each, options.engine) for each in experiments])

@@ -13,7 +13,7 @@ from bfpp.errors import one_line
 from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import named
+from bfpp.named_experiments import named, require_same_unit
 from bfpp.parser import Parser
 from bfpp.prediction_notes import print_cautions
 from bfpp.predictions import Prediction, predict
@@ -94,6 +94,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
     for text in options.against:
         words = _with_options(options, text)
         case = shared.experiment(words)
+        require_same_unit([experiment, case])
         compared.append((text, case, case.costs))
         if case.model != experiment.model:
             assumed += assumptions(words)
