@@ -557,6 +557,17 @@ def test_the_tradeoff_follows_the_theory(command, capsys):
     assert "critical batch size of 64: on 3,200,000 samples" in capsys.readouterr().out
 
 
+def test_the_tradeoff_has_whole_replicas(command, capsys):
+    words = ["tradeoff", *command[1:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
+    words += ["--sizes", "6", "--schedule", "1f1b", "--json", "--fix"]
+    assert main([*words, "pp=2"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["1f1b"]
+    assert (found["outcome"]["pp"], found["outcome"]["tp"]) == (2, 1)
+    assert main([*words, "pp=4"]) == 2
+    reason = "--sizes: replicas of what fits on 4 GPUs do not fill 6"
+    assert reason in capsys.readouterr().err
+
+
 def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     model = replace(load_model("deepseek-v2"), layers=2, sequence=64)
     cluster = load_cluster("dgx-b200")

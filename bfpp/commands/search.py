@@ -19,7 +19,7 @@ from bfpp.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import output, print_json
+from bfpp.results import counted, output, print_json
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.offload import OFF
 from bfpp.search_fixed import parse_fixed
@@ -227,7 +227,7 @@ def _report(
 
 def _subject(problem: Problem) -> str:
     """What is trained on what, by which software."""
-    where = f"{problem.gpus} GPUs of {problem.cluster.name}"
+    where = f"{counted(problem.gpus, 'GPU')} of {problem.cluster.name}"
     return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
 

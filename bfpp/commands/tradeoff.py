@@ -65,10 +65,14 @@ def run(options: argparse.Namespace) -> int:
         name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
     }
-    if not any(found.values()):
+    if not any(outcome.fits for outcomes in by_schedule.values() for outcome in outcomes):
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
+    extrapolated = {each.gpus for trainings in found.values() for each in trainings}
+    if missing := [f"{gpus:,}" for gpus in options.sizes if gpus not in extrapolated]:
+        reason = f"replicas of what fits on {problem.gpus} GPUs do not fill {', '.join(missing)}"
+        raise InvalidConfiguration("sizes", reason)
     if options.json:
         record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}
         print_json(with_assumptions(record, assumed))
@@ -101,10 +105,9 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
 
 def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, model: str) -> None:
     rows = []
-    for at, gpus in enumerate(options.sizes):
+    for gpus in dict.fromkeys(options.sizes):
         for name, trainings in found.items():
-            if trainings:
-                each = trainings[at]
+            for each in [each for each in trainings if each.gpus == gpus]:
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
                 degrees = each.outcome.configuration.degrees
                 cells = (
