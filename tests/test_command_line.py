@@ -225,8 +225,16 @@ def test_explain(answer):
         assert case["step_time"] - step_time == case["difference"]
     tripled = answer(f"simulate {words.replace('0.5', '1.5')}")
     assert cases[0]["step_time"] == tripled["step_time"]
-    gpipe = words.replace("depth-first", "gpipe").replace("--loops 2", "")
+    gpipe = words.replace("depth-first", "gpipe").replace("--loops 2", "--units-per-stage 2")
     assert cases[1]["step_time"] == answer(f"simulate {gpipe}")["step_time"]
+
+
+@pytest.mark.parametrize("more", ["", f" {PHYSICAL.removesuffix('--loops 2 --microbatches 4')}"])
+def test_schedules_that_are_explained_against_others_divide_one_model(answer, more):
+    words = f"breadth-first --loops 4 --microbatches 8{more}"
+    compared = answer(f"compare gpipe {words}")["schedules"]
+    [case] = answer("explain", *words.split(), "--against", "gpipe")["what_if"]
+    assert case["step_time"] == compared[0]["step_time"]
 
 
 def test_a_backward_pass_can_be_set_where_none_was_given(answer):
