@@ -42,7 +42,10 @@ def load_schedule(source: str) -> Schedule:
         found = named_in("schedule", path, name)
         schedule = found() if isinstance(found, type) else found
         if isinstance(schedule, Schedule):
-            _ = schedule.name
+            called: object = schedule.name
+            if not isinstance(called, str):
+                reason = f"{source}: its name must be a text, not {called!r}"
+                raise InvalidConfiguration("schedule", reason)
             kind = type(schedule)
             if kind.__module__ in _loaded:  # other processes can import the others
                 copyreg.pickle(kind, partial(_reduced, path.resolve(), name))
@@ -94,11 +97,11 @@ def _imported_by(path: Path) -> set[str]:
 def _reduced(path: Path, name: str, schedule: Schedule) -> tuple[Any, ...]:
     """What makes an equal schedule in another process: what it was found as, or `name`."""
     found_as = schedule.source.rpartition(MARK)[2] or name
-    return _again, (f"{path}:{found_as}", schedule.parameters)
+    return _again, (f"{path}:{found_as}", schedule.parameters, schedule.source)
 
 
-def _again(source: str, parameters: dict[str, Any]) -> Schedule:
-    return replace(load_schedule(source), **parameters)
+def _again(found_as: str, parameters: dict[str, Any], source: str) -> Schedule:
+    return replace(load_schedule(found_as), **parameters, source=source)
 
 
 def module_name(field: str, path: Path) -> str:

@@ -68,7 +68,7 @@ def test_a_schedule_of_ones_own_is_the_same_in_another_process():
     sent = pickle.dumps(mine)
     python_file._schedules.clear()
     there = pickle.loads(sent)
-    assert (there.name, there.first) == ("mine", 3)
+    assert (there.name, there.first, there.reference) == ("mine", 3, "mine.py:Mine")
     Path("mine.py").write_text(OWN.replace("first: int = 0", "first: int = 1"))
     assert find_schedule("mine.py:Mine").first == 1
     Path("known.py").write_text("from bfpp.schedules.gpipe import GPipe")
@@ -307,6 +307,21 @@ def test_parameters_may_be_none_and_have_names_of_what_follows_from_a_configurat
     assert {(row["schedule"], row["passes"], row["least"]) for row in rows} == {
         ("other.py:few", 5, 3), ("other.py:Many", 5, None),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", ["", " --out found.csv"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("yield forward", "_ = forward"), "stage 0, micro-batch 0 must run forward once"),
+        (('"mine"', "5"), "its name must be a text, not 5"),
+    ],
+)
+def test_a_search_names_the_schedule_that_cannot_run(bfpp, change, reason, keep):
+    Path("mine.py").write_text(OWN.replace(*change))
+    code, out, err = bfpp(f"{SEARCH}{keep} --schedule gpipe --schedule mine.py:Mine")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"bfpp search: SCHEDULE: mine.py:Mine: {reason}")
 
 
 @pytest.mark.usefixtures("many")
