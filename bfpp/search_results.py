@@ -16,7 +16,7 @@ from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
-from bfpp.schedules.python_file import MARK, files_of
+from bfpp.schedules.python_file import MARK, file_of, with_imported
 from bfpp.schedules.registry import ORDERS
 from bfpp.sim.implementation import FITTED
 from bfpp.sim.objectives import Objective
@@ -101,7 +101,7 @@ class Journal:
 
 def _content_of(reference: str) -> list[str]:
     """What tells the contents of a schedule's files apart; one that is registered has none."""
-    files = files_of(reference) if MARK in reference else ()
+    files = with_imported(file_of(reference)) if MARK in reference else ()
     if reference.endswith(ORDERS):
         files = (Path(reference),)
     return [sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]

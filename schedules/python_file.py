@@ -1,4 +1,7 @@
-"""What a Python file of a user's defines: `mine.py:SCHEDULE`."""
+"""What a Python file of a user's defines: `mine.py:SCHEDULE`.
+
+As a script does, it may import files next to it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import ast
 import copyreg
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +52,7 @@ def load_schedule(source: str) -> Schedule:
                 reason = f"{source}: its name must be a text, not {called!r}"
                 raise InvalidConfiguration("schedule", reason)
             kind = type(schedule)
-            if kind.__module__ in _loaded:  # other processes can import the others
+            if _is_of(kind.__module__, path):  # other processes can import the others
                 copyreg.pickle(kind, partial(_reduced, path.resolve(), name))
             return _schedules.setdefault(key, replace(schedule, source=source))
     except InvalidConfiguration:
@@ -63,35 +68,66 @@ def file_of(source: str) -> Path:
     return Path(f"{source.rpartition(MARK)[0]}.py")
 
 
-def files_of(source: str) -> tuple[Path, ...]:
-    """The file of `mine.py:SCHEDULE`, then those next to it that it imports, directly or not.
-
-    Of packages every file; none of bfpp itself.
-    """
-    file = file_of(source).resolve()
-    folder, found, waiting = file.parent, dict[Path, None](), [file]
+def with_imported(path: Path) -> tuple[Path, ...]:
+    """A file, then those next to it that it imports, directly or not; none of bfpp itself."""
+    file = path.resolve()
+    found, waiting = dict[Path, None](), [file]
     while waiting:
         if (path := waiting.pop()) not in found:
             found[path] = None
-            for name in _imported_by(path) - {"bfpp"}:
-                waiting += filter(Path.is_file, [folder / f"{name}.py"])
-                waiting += (folder / name).rglob("*.py")
+            waiting += _imported_by(path, file.parent)
     return file, *sorted(found.keys() - {file})
 
 
-def _imported_by(path: Path) -> set[str]:
-    """The modules that a file imports, by the first parts of their names."""
+def _is_of(module: str, path: Path) -> bool:
+    """Whether a module is that of a user's file, or of one that it imports from next to it."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module in _loaded or (file is not None and Path(file) in with_imported(path))
+
+
+@contextmanager
+def _importing_from_next_to(path: Path) -> Iterator[None]:
+    """What is next to a file can be imported; nothing of that name from next to another one is."""
+    file, *others = with_imported(path)
+    for other in others:
+        inside = other.relative_to(file.parent).with_suffix("").parts
+        name = ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
+        if getattr(sys.modules.get(name), "__file__", None) not in (None, str(other)):
+            del sys.modules[name]
+    sys.path.insert(0, str(file.parent))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(file.parent))
+
+
+def _imported_by(path: Path, folder: Path) -> Iterator[Path]:
+    """The files of a folder that a file in it imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # who loads it says why
-        return set()
-    names = set[str]()
+        return
+    for base, name in _imports(tree, path, folder):
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            place = base.joinpath(*parts[:depth])
+            for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+                if file.is_file() and file.is_relative_to(folder):
+                    yield file
+
+
+def _imports(tree: ast.AST, path: Path, folder: Path) -> Iterator[tuple[Path, str]]:
+    """Where what a file imports would be, and the name there."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-    return {name.partition(".")[0] for name in names}
+            names, base = [each.name for each in node.names], folder
+        elif isinstance(node, ast.ImportFrom):
+            within = f"{node.module}." if node.module else ""
+            names = [within + each.name for each in node.names]
+            base = path.joinpath(*[".."] * node.level).resolve() if node.level else folder
+        else:
+            continue
+        yield from ((base, each) for each in names if each.partition(".")[0] != "bfpp")
 
 
 def _reduced(path: Path, name: str, schedule: Schedule) -> tuple[Any, ...]:
@@ -121,7 +157,8 @@ def named_in(field: str, path: Path, name: str) -> object:
     module = importlib.util.module_from_spec(spec)
     sys.modules[own_name] = module
     _loaded.add(own_name)
-    spec.loader.exec_module(module)
+    with _importing_from_next_to(path):
+        spec.loader.exec_module(module)
     return getattr(module, name, ABSENT)
 
 

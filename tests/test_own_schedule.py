@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,22 @@ def test_a_schedule_of_ones_own_goes_everywhere(bfpp, answer):
     for file in ("mine.toml", "inner/e.toml"):
         assert answer(f"simulate {file}")["schedule"] == "mine"
         assert bfpp(f"check {file}") == (0, "valid\n", "")
+
+
+def test_a_file_imports_what_is_next_to_it():
+    """Each its own, also of one name; classes that are made there are the same elsewhere, too."""
+    for first, folder in enumerate(["one", "two"]):
+        Path(folder).mkdir()
+        Path(f"{folder}/beside.py").write_text(OWN.replace("= 0", f"= {first}"))
+        Path(f"{folder}/mine.py").write_text("from beside import Mine")
+    before = [*sys.path]
+    found = [find_schedule(f"{folder}/mine.py:Mine") for folder in ("one", "two")]
+    assert [each.first for each in found] == [0, 1]
+    assert sys.path == before
+    sent = pickle.dumps(found)
+    del sys.modules["beside"]
+    python_file._schedules.clear()
+    assert [each.first for each in pickle.loads(sent)] == [0, 1]
 
 
 def test_a_schedule_of_ones_own_is_the_same_in_another_process():
@@ -222,11 +239,11 @@ def test_a_journal_knows_no_results_of_a_file_that_has_changed(answer):
 
 
 def test_a_journal_knows_no_results_of_what_a_file_imports_once_that_has_changed(
-    answer, monkeypatch
+    answer,
 ):
-    monkeypatch.syspath_prepend(".")
     Path("steps_of_ours").mkdir()
-    Path("steps_of_ours/inner.py").write_text(OWN)
+    Path("steps_of_ours/inner.py").write_text("from .innermost import Mine\n")
+    Path("steps_of_ours/innermost.py").write_text(OWN)
     Path("beside_ours.py").write_text("import json\nfrom steps_of_ours.inner import Mine\n")
     Path("own.py").write_text("import bfpp, numpy.linalg\nfrom beside_ours import Mine\n")
     search = f"{SEARCH} --fix layers=8 --fix tp=2 --schedule own.py:Mine --journal found"
@@ -238,7 +255,7 @@ def test_a_journal_knows_no_results_of_what_a_file_imports_once_that_has_changed
     once = journalled()
     Path("other.py").write_text(OWN)
     assert journalled() == once
-    for times, changed in enumerate(["steps_of_ours/inner.py", "beside_ours.py"], 2):
+    for times, changed in enumerate(["steps_of_ours/innermost.py", "beside_ours.py"], 2):
         with Path(changed).open("a") as file:
             file.write("\n# changed")
         assert journalled() == journalled() == times * once
