@@ -38,6 +38,7 @@ from bfpp.sim.cluster import Cluster
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
+from bfpp.sim.numbers import is_count
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.offloading import host_bandwidth, least_passes
 from bfpp.sim.outcomes import require_columns
@@ -72,7 +73,7 @@ class Problem:
     cluster: Cluster
     gpus: int
     batches: tuple[int, ...]
-    schedules: tuple[str, ...]
+    schedules: tuple[str | Schedule, ...]
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
@@ -95,7 +96,16 @@ class Problem:
     """The schedules themselves: what a name finds is another one once its file has changed."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", tuple(map(find_schedule, self.schedules)))
+        counts = {"gpus": (self.gpus,), "batch": self.batches} | {
+            name: getattr(self, name) for name in ("cp", "ep", "dp_replicate")
+        }
+        for name, values in counts.items():
+            for value in values:
+                if not is_count(value):
+                    reason = f"must be a whole number of at least 1, not {value!r}"
+                    raise InvalidConfiguration(name, reason)
+        found = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
+        object.__setattr__(self, "rules", tuple(found))
         require_columns(self.rules)
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)

@@ -235,7 +235,7 @@ def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) ->
     """The experiment that predicts a configuration as the search did."""
     named = ("model", "seq_length", "cluster", "constants")
     values = best.record | {name: getattr(options, name) for name in named}
-    values |= dict(problem.fixed) | parse_fixed(options.fix, problem.schedules).of_model
+    values |= dict(problem.fixed) | parse_fixed(options.fix, options.schedule or ()).of_model
     if values["offload"] == OFF:
         values |= dict.fromkeys(OF_OFFLOAD)
     known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
