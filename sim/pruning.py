@@ -40,6 +40,11 @@ class SearchResult(NamedTuple):
     excluded: Counter[str]
 
 
+def foremost(known: Sequence[Outcome], top: int, objective: Objective) -> list[Outcome]:
+    """The best of some outcomes, and those on the front."""
+    return [*ranked(known, objective)[:top], *pareto(ranked(known))]
+
+
 class Best:
     """The fastest so far, and the front of those that need least memory."""
 
@@ -51,8 +56,7 @@ class Best:
     def add(self, outcome: Outcome) -> None:
         """Take one more into account."""
         if outcome.fits:
-            known = [*self._fitting.values(), outcome]
-            kept = [*ranked(known, self._objective)[: self._top], *pareto(ranked(known))]
+            kept = foremost([*self._fitting.values(), outcome], self._top, self._objective)
             self._fitting = {each.configuration: each for each in kept}
 
     def exceeds(self, bound: Potential) -> bool:
@@ -86,13 +90,20 @@ def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchRes
 
 
 def evaluate_best(
-    problem: Problem, chosen: Iterable[Configuration], top: int | None = None
+    problem: Problem,
+    chosen: Iterable[Configuration],
+    top: int | None = None,
+    met: Iterable[Outcome] = (),
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    Where it is said how many are asked for, those that may be among the best, or on the front.
+    Where it is said how many are asked for, those that may be among the best, or on the front, also
+    of those that were `met` before.
     """
     known, best = evaluation_of(problem), None if top is None else _best(problem, top)
+    if best:
+        for each in met:
+            best.add(each)
     found = SearchResult([], Counter())
     for configuration in chosen:
         with _naming(configuration.schedule):

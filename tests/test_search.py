@@ -418,6 +418,19 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_a_journal_has_excludes_what_it_excluded(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1", "--top", "2", "--journal", "j", "--json"]
+    reports = []
+    for _ in range(2):
+        pruning._best.cache_clear()  # as in a process of its own
+        assert main(words) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    once, again = reports
+    assert once["excluded"]
+    assert (again["simulated"], again["excluded"]) == (once["simulated"], once["excluded"])
+    assert again["configurations"] == once["configurations"]
+
+
 def test_what_comes_nearest_is_told_with_files_too(command, capsys):
     """Once: a search that goes on from a journal knows it."""
     words = [*command, "--batch", "8", "--workers", "1", "--max-memory", "1GB", "--top", "3"]

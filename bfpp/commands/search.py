@@ -131,10 +131,9 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    known = (each.configuration for each in journal.outcomes)
     assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        for part in search(problem, options, workers, known):
+        for part in search(problem, options, workers, [*journal.outcomes]):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
