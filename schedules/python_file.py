@@ -10,7 +10,7 @@ import copyreg
 import importlib.util
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ ABSENT = object()
 _loaded: set[str] = set()
 """The names of modules of users' files."""
 
+_beside: set[str] = set()
+"""The files next to those that they import."""
 
 _schedules: dict[tuple[Path, str, bytes], Schedule] = {}
 """Those that are loaded, by file, name and what the file holds: each is made once."""
@@ -52,7 +54,7 @@ def load_schedule(source: str) -> Schedule:
                 reason = f"{source}: its name must be a text, not {called!r}"
                 raise InvalidConfiguration("schedule", reason)
             kind = type(schedule)
-            if _is_of(kind.__module__, path):  # other processes can import the others
+            if _is_users(kind.__module__):  # other processes can import the others
                 copyreg.pickle(kind, partial(_reduced, path.resolve(), name))
             return _schedules.setdefault(key, replace(schedule, source=source))
     except InvalidConfiguration:
@@ -79,10 +81,13 @@ def with_imported(path: Path) -> tuple[Path, ...]:
     return file, *sorted(found.keys() - {file})
 
 
-def _is_of(module: str, path: Path) -> bool:
+def _is_users(module: str) -> bool:
     """Whether a module is that of a user's file, or of one that it imports from next to it."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return module in _loaded or (file is not None and Path(file) in with_imported(path))
+    return module in _loaded or _origin(module) in _beside
+
+
+def _origin(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 @contextmanager
@@ -92,13 +97,15 @@ def _importing_from_next_to(path: Path) -> Iterator[None]:
     for other in others:
         inside = other.relative_to(file.parent).with_suffix("").parts
         name = ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
-        if getattr(sys.modules.get(name), "__file__", None) not in (None, str(other)):
+        if _origin(name) in _beside - {str(other)}:
             del sys.modules[name]
+        _beside.add(str(other))
     sys.path.insert(0, str(file.parent))
     try:
         yield
     finally:
-        sys.path.remove(str(file.parent))
+        with suppress(ValueError):  # the file may have changed the path
+            sys.path.remove(str(file.parent))
 
 
 def _imported_by(path: Path, folder: Path) -> Iterator[Path]:

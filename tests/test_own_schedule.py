@@ -76,6 +76,10 @@ def test_a_file_imports_what_is_next_to_it():
     del sys.modules["beside"]
     python_file._schedules.clear()
     assert [each.first for each in pickle.loads(sent)] == [0, 1]
+    Path("json.py").write_text("")
+    Path("mine.py").write_text("import json\nfrom one.beside import Mine")
+    assert find_schedule("mine.py:Mine").first == 0
+    assert sys.modules["json"] is json
 
 
 def test_a_schedule_of_ones_own_is_the_same_in_another_process():
