@@ -15,7 +15,7 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.html import write_html
 from bfpp.traces.panel import Panel
-from tests.browser import chromium
+from tests.browser import Page, chromium
 
 LAYOUTS = (Layout(8, 64, 4), Layout(16, 400, 8), Layout(32, 480, 16))
 COSTS = AbstractCosts(1e-3, 2e-3, transfer=1e-4, gather=3e-3, reduce=5e-3, optimizer=1e-3)
@@ -39,8 +39,7 @@ next(0);
 
 
 def measured(browser: Any, page: Path) -> dict[str, str]:
-    browser.get(page.as_uri())
-    browser.execute_async_script("bfpp.ready.then(arguments[0])")
+    Page(browser, page.as_uri())
     loaded = browser.execute_script("return performance.now()")
     first, last = browser.execute_script("return bfpp.view()")
     row = {"MB": f"{page.stat().st_size / 1e6:.1f}", "loaded (s)": f"{loaded / 1000:.2f}"}

@@ -77,11 +77,13 @@ def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
     """What is found from all rules that keep to the limit and from blocks, and the bound."""
     starts = [words for words in rules(given).values() if given.within(words)]
     starts += repeated_blocks(given)
-    bound, deadline, of_proof = lower_bound(given), Deadline(seconds), 0.0
+    deadline, of_proof = Deadline(seconds), 0.0
     if is_available():
         bound, proven = proven_at_once(given, starts, 0.0, seconds * SHARE_OF_FIRST_PROOF)
         starts += proven
         of_proof = deadline.left * SHARE_OF_PROOF
+    else:
+        bound = lower_bound(given)
     found = search(given, starts, deadline.left - of_proof, bound.seconds)[0]
     if of_proof and found.seconds > bound.seconds * (1 + TOLERANCE):
         found, least = refined(given, given, found, of_proof)

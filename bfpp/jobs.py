@@ -34,7 +34,7 @@ from bfpp.schedules import (
     InvalidInput,
     Layout,
     Schedule,
-    registered_schedules,
+    registered_name,
 )
 from bfpp.schedules.given_orders import as_given
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
@@ -150,7 +150,7 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("sleep", "mocks whole layers: not with --tp")
     optimization = _optimization(options)
     schedule = configuration.schedule
-    if schedule.name not in registered_schedules():  # other processes may not know it
+    if registered_name(schedule) is None:  # other processes may not know it
         schedule = as_given(schedule, configuration.layout)
     job = device_job_of(options, schedule, configuration.layout)
     tied = ties(job.model) or configuration.communication.tied_embeddings

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
-from bfpp.schedules import Per, Sharding
+from bfpp.schedules import Per, Sharding, registered_name
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import layout_text
 from bfpp.schedules.offload import ALL, OFF
@@ -168,8 +168,10 @@ def _of_stages(experiment: Experiment) -> Flags:
     layers, loops = experiment.layers_of_stages, layout.loops > 1
     uneven = len(set(layers)) > 1
     text = layout_text(layers, experiment.transformer.prediction_modules) if uneven else None
-    sequence = configuration.schedule.parameters.get("sequence")
-    if configuration.schedule.name == "breadth-first":
+    name, sequence = registered_name(configuration.schedule), None
+    if name == "depth-first":
+        sequence = configuration.schedule.parameters["sequence"]
+    elif name == "breadth-first":
         sequence = layout.microbatches
     grouped = loops and sequence not in (None, layout.pp)
     return {
@@ -254,7 +256,7 @@ def _missing(experiment: Experiment) -> Iterator[str]:
     """What no flag expresses."""
     configuration, physical = experiment.configuration, experiment.require_physical()
     layout, communication = configuration.layout, configuration.communication
-    name, parallel = configuration.schedule.name, layout.pp > 1
+    name, parallel = registered_name(configuration.schedule), layout.pp > 1
     if isinstance(physical.recomputation.layers, tuple):
         yield f"--recompute {physical.recomputation}; here all layers are recomputed"
     if parallel and layout.loops > 1 and layout.microbatches < layout.pp:
@@ -266,7 +268,7 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         )
     elif parallel and (name not in OWN or (name == "depth-first" and layout.loops == 1)):
         runs = "interleaved 1F1B" if loops_around(layout) and layout.loops > 1 else "1F1B"
-        yield f"the schedule {name}; these flags run {runs}"
+        yield f"the schedule {configuration.schedule.reference}; these flags run {runs}"
     elif parallel and layout.loops == 1 and communication.pp_overlap:
         yield "P2P overlap in 1F1B: Megatron-LM overlaps P2P in interleaved 1F1B only"
     if experiment.offload != OFF:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.given_orders import GivenOrders
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
@@ -32,6 +33,16 @@ def compared(names: Sequence[str]) -> list[Experiment]:
     values = {each: getattr(first, each) for each in OPTIONS}
     values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
     return [files.get(name) or side_by_side([known[name]], values)[0] for name in names]
+
+
+def require_same_unit(experiments: Iterable[Experiment]) -> None:
+    """Refuse to compare seconds of a cluster with abstract ones."""
+    if len({each.model is None for each in experiments if each.profile is None}) > 1:
+        raise InvalidConfiguration(
+            "model",
+            "abstract seconds do not compare with those of a model on a cluster: all need --model "
+            "and --cluster, or none",
+        )
 
 
 def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:

@@ -41,15 +41,19 @@ RANKS_SHOWN = 16
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A timeline as it is reported, under its title or another one."""
+    """A timeline as it is reported, under its title or another one.
+
+    Beside others, a `label` may tell it from one whose schedule has the same name.
+    """
 
     timeline: Timeline
     caption: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """The schedule's name."""
-        return self.timeline.graph.schedule
+        """The label, or the schedule's name."""
+        return self.label or self.timeline.graph.schedule
 
     @property
     def title(self) -> str:
@@ -125,7 +129,7 @@ class Result:
     def record(self) -> dict[str, Any]:
         """The result as a JSON object; times in seconds."""
         return {
-            "schedule": self.name,
+            "schedule": self.timeline.graph.schedule,
             "step_time": self.timeline.step_time,
             "bubble": bubble(self.timeline),
             "bubble_fraction": bubble_fraction(self.timeline),

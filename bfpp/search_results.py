@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -15,14 +16,14 @@ from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
-from bfpp.schedules.python_file import MARK, file_of
+from bfpp.schedules.python_file import MARK, file_of, with_imported
 from bfpp.schedules.registry import ORDERS
 from bfpp.sim.implementation import FITTED
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, outcome_of
 from bfpp.sim.search import Problem
 
-CONTENT = "content of the schedule's file"
+CONTENT = "content of the schedule's files"
 """A column of a journal: no name, which a schedule's own parameter could have."""
 
 
@@ -31,8 +32,8 @@ class Journal:
 
     The first line says which model, cluster and number of GPUs the file is
     about; a file about others is refused. Results of schedules from files
-    that have changed since are not known, and a last line that an interruption
-    left unfinished is dropped. Where the file cannot be written any more,
+    that have changed since, or import what has, are not known, and a last line that an
+    interruption left unfinished is dropped. Where the file cannot be written any more,
     `failure` says so; outcomes are kept all the same.
     """
 
@@ -40,11 +41,12 @@ class Journal:
         self.outcomes: list[Outcome] = []
         self.failure: InvalidInput | None = None
         self._path = path
-        files = set(map(_file_of, problem.schedules))
-        self._contents = {file: _content_of(file) for file in files}
+        self._content_of = cache(_content_of)
+        for schedule in problem.rules:
+            self._content_of(schedule.reference)  # as the search takes it: it may change later
         subject = json.dumps(
             {
-                "format": "bfpp search journal 8",
+                "format": "bfpp search journal 9",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {
@@ -74,7 +76,7 @@ class Journal:
                 self.failure = error
 
     def _row(self, outcome: Outcome) -> dict[str, Any]:
-        content = self._contents[_file_of(outcome.configuration.schedule.reference)]
+        content = self._content_of(outcome.configuration.schedule.reference)
         return outcome.whole_record | {CONTENT: content}
 
     def _read(self, path: Path, subject: str) -> None:
@@ -85,11 +87,8 @@ class Journal:
             if json.loads(first)["gpus"] and first != subject.encode():
                 raise InvalidConfiguration("journal", f"{path} is about another search")
             rows = [json.loads(line) for line in lines]
-            contents = {
-                name: _content_of(_file_of(name)) for name in {row["schedule"] for row in rows}
-            }
             self.outcomes = [
-                outcome_of(row) for row in rows if row[CONTENT] == contents[row["schedule"]]
+                outcome_of(row) for row in rows if row[CONTENT] == self._content_of(row["schedule"])
             ]
         except InvalidConfiguration:
             raise
@@ -100,16 +99,12 @@ class Journal:
                 file.truncate(len(whole) + 1)
 
 
-def _file_of(reference: str) -> Path | None:
-    """The file of a schedule; None for one that is registered."""
-    if MARK in reference:
-        return file_of(reference).resolve()
-    return Path(reference).resolve() if reference.endswith(ORDERS) else None
-
-
-def _content_of(file: Path | None) -> str | None:
-    """What tells the contents of a schedule's file apart; None where there is none."""
-    return sha256(file.read_bytes()).hexdigest() if file and file.is_file() else None
+def _content_of(reference: str) -> list[str]:
+    """What tells the contents of a schedule's files apart; one that is registered has none."""
+    files = with_imported(file_of(reference)) if MARK in reference else ()
+    if reference.endswith(ORDERS):
+        files = (Path(reference),)
+    return [sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
 def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from bfpp import options as shared
-from bfpp.results import output
+from bfpp.results import NOISE, output
 from bfpp.sim.decision import Decision, Rival, kind_of
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.objectives import Jitter
@@ -106,7 +106,9 @@ def _against(rival: Rival) -> str:
         else ""
     )
     in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
-    return f"Against {_named(rival.outcome)}, which is {slower} ({in_all}: {differences}){tie}."
+    parts_of_it = f": {differences}" if differences else ""
+    apart = f"{slower} ({in_all}{parts_of_it})" if abs(share) > NOISE else "as fast"
+    return f"Against {_named(rival.outcome)}, which is {apart}{tie}."
 
 
 def next_commands(experiment: Experiment) -> list[str]:

@@ -8,6 +8,7 @@ from bfpp.prediction_notes import shortage
 from bfpp.results import print_table
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.schedules.depth_first import DepthFirst
 from bfpp.schedules.registry import referred_parameters
 from bfpp.sim.objectives import Jitter
 from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
@@ -82,9 +83,10 @@ def groups(outcome: Outcome) -> str:
 
 def _sizes(outcome: Outcome) -> Iterator[str]:
     configuration = outcome.configuration
-    sequence = configuration.schedule.parameters.get("sequence")
+    schedule = configuration.schedule
+    sequence = schedule.sequence if isinstance(schedule, DepthFirst) else None
     longer = f" ({sequence})" if sequence and sequence > configuration.degrees.pp else ""
-    yield configuration.schedule.name + longer
+    yield schedule.reference + longer
     yield str(configuration.batch)
     yield groups(outcome)
     yield str(configuration.loops)
@@ -122,10 +124,11 @@ def _choices(outcome: Outcome) -> list[str]:
         for name in FULLY_SHARDED
         if row[name] != getattr(default, name)
     ]
-    usual = referred_parameters(configuration.schedule)
+    schedule, usual = configuration.schedule, referred_parameters(configuration.schedule)
+    in_its_column = {"sequence"} if isinstance(schedule, DepthFirst) else set()
     named += [
         f"{name.replace('_', ' ')} {value}"
-        for name, value in configuration.schedule.parameters.items()
-        if name != "sequence" and value != usual[name]  # the schedule's own column has it
+        for name, value in schedule.parameters.items()
+        if name not in in_its_column and value != usual[name]
     ]
     return named

@@ -40,6 +40,7 @@ from bfpp.sim.pruning import (
     SearchResult,
     evaluate_all,
     evaluate_best,
+    foremost,
     most_promising_first,
 )
 from bfpp.sim.search import Problem, configurations
@@ -280,7 +281,7 @@ def search(
     problem: Problem,
     options: argparse.Namespace,
     workers: Workers,
-    known: Iterable[Configuration] = (),
+    known: Iterable[Outcome] = (),
 ) -> Iterator[SearchResult]:
     """Simulate what is not known yet, some at a time, with a progress bar.
 
@@ -288,7 +289,9 @@ def search(
     hold all results, and not only the best are asked for.
     """
     chosen, left_out, _ = _divided(problem)
-    done = set(known)
+    asked = set(chosen)
+    met = [outcome for outcome in known if outcome.configuration in asked]
+    done = {outcome.configuration for outcome in met}
     missing = [configuration for configuration in chosen if configuration not in done]
     columns = (
         TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -305,7 +308,7 @@ def search(
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for found in evaluated(problem, missing, workers, top, every=every):
+        for found in evaluated(problem, missing, workers, top, met, every=every):
             bar.advance(job, len(found.outcomes) + found.excluded.total())
             has_results = has_results or bool(found.outcomes)
             yield found
@@ -324,12 +327,13 @@ def evaluated(
     chosen: Sequence[Configuration],
     workers: Workers,
     top: int | None = None,
+    met: Sequence[Outcome] = (),
     *,
     every: bool = False,
 ) -> Iterator[SearchResult]:
     """The outcomes of some configurations as workers finish them: of those that fit, or `every`.
 
-    Or of those that may be among the `top` best, or on the front.
+    Or of those that may be among the `top` best, or on the front, beside those `met` before.
     """
     WORK.expect(TASKS * sum(each.passes for each in chosen))
     if top is None:
@@ -340,7 +344,8 @@ def evaluated(
     if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:
-        work = [workers.submit(evaluate_best, problem, part, top) for part in pieces]
+        ahead = foremost(met, top, problem.objective) if top else ()
+        work = [workers.submit(evaluate_best, problem, part, top, ahead) for part in pieces]
     for future in as_completed(work):
         yield future.result()
 

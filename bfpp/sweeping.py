@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from bfpp.predictions import predict
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, Schedule
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.searching import evaluated
 from bfpp.sim.cluster import Cluster, load_cluster
@@ -48,7 +48,7 @@ def search(
     gpus: int,
     batch: int | Sequence[int],
     *,
-    schedules: Sequence[str] = (),
+    schedules: Sequence[str | Schedule] = (),
     implementation: str = PAPER.name,
     cp: Sequence[int] = (1,),
     ep: Sequence[int] = (1,),
@@ -77,7 +77,7 @@ def search(
         load_model(model) if isinstance(model, str) else model,
         load_cluster(cluster) if isinstance(cluster, str) else cluster,
         gpus,
-        (batch,) if isinstance(batch, int) else tuple(batch),
+        tuple(batch) if isinstance(batch, Sequence) else (batch,),
         tuple(schedules or DEFAULT_SCHEDULES),
         find_implementation(implementation),
         tuple(cp),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
-from bfpp.schedules import Configuration, Sharding
+from bfpp.schedules import Configuration, Sharding, registered_name
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import module_names
 from bfpp.schedules.layout import Layout
@@ -114,8 +114,8 @@ def _pipeline(experiment: Experiment) -> Settings:
     found: Settings = {"pipeline_parallel_microbatch_size": configuration.microbatch_size}
     if not _can_be_ordered(configuration.layout):
         return found
-    if _is_pytorchs(configuration):
-        found["pipeline_parallel_schedule"] = SCHEDULES[configuration.schedule.name]
+    if pytorchs := _pytorchs(configuration):
+        found["pipeline_parallel_schedule"] = pytorchs
     else:
         # Stages are placed by this; the file says in which order they run.
         style = "Interleaved1F1B" if loops_around(configuration.layout) else "ZBVZeroBubble"
@@ -125,14 +125,18 @@ def _pipeline(experiment: Experiment) -> Settings:
     return found
 
 
-def _is_pytorchs(configuration: Configuration) -> bool:
-    """Whether PyTorch's schedule of that name runs the same order."""
+def _pytorchs(configuration: Configuration) -> str | None:
+    """PyTorch's schedule that runs the same order, by its name there."""
     schedule, layout = configuration.schedule, configuration.layout
-    if schedule.name == "depth-first":
+    name = registered_name(schedule)
+    if name not in SCHEDULES or (schedule.looped and layout.loops == 1):
+        return None
+    if name == "depth-first":
         rounds = max(layout.microbatches // layout.pp, 1)
         sequence = schedule.parameters["sequence"] or layout.pp
-        return layout.loops > 1 and sequence * rounds == layout.microbatches
-    return schedule.name in SCHEDULES and (layout.loops > 1 or not schedule.looped)
+        if sequence * rounds != layout.microbatches:
+            return None
+    return SCHEDULES[name]
 
 
 def _can_be_ordered(layout: Layout) -> bool:
@@ -191,16 +195,16 @@ def _missing(experiment: Experiment) -> Iterator[str]:
 
 
 def _missing_of_pipeline(configuration: Configuration) -> Iterator[str]:
-    name, layout = configuration.schedule.name, configuration.layout
+    name, layout = configuration.schedule.reference, configuration.layout
     if not _can_be_ordered(layout):
         reason = "slices of micro-batches" if layout.slices > 1 else "such a placement of stages"
         yield f"the schedule {name}: PyTorch's pipelining has no {reason}"
-    elif not _is_pytorchs(configuration):
+    elif not (pytorchs := _pytorchs(configuration)):
         yield (
             f"the schedule {name}, whose order is to be in {ORDERS}: bfpp orders {name} ... "
             f"--format torch > {ORDERS}"
         )
-    elif name == "breadth-first":
+    elif pytorchs == SCHEDULES["breadth-first"]:
         yield "backward passes in the order of micro-batches: LoopedBFS runs them in reverse"
 
 

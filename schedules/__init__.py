@@ -12,7 +12,7 @@ from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering import Deadlock, build_graph, lower
 from bfpp.schedules.operations import Operation
-from bfpp.schedules.registry import find_schedule, registered_schedules
+from bfpp.schedules.registry import find_schedule, registered_name, registered_schedules
 from bfpp.schedules.steps import Order, Schedule
 from bfpp.schedules.tasks import Lane, Task
 
@@ -36,5 +36,6 @@ __all__ = [
     "build_graph",
     "find_schedule",
     "lower",
+    "registered_name",
     "registered_schedules",
 ]

@@ -127,9 +127,21 @@ def referred_parameters(schedule: Schedule) -> dict[str, Any]:
     """The parameters of what the schedule's reference finds, or else of what its class makes."""
     if schedule.source:
         return load_schedule(schedule.source).parameters
-    known = _BY_NAME.get(schedule.name) or registered_schedules().get(schedule.name)
+    known = _known(schedule.name)
     defaults = {each.name: each.default for each in fields(schedule)}
     return defaults | (known.parameters if known else {})
+
+
+def registered_name(schedule: Schedule) -> str | None:
+    """The name of a registered schedule, whatever its parameters; None for any other one.
+
+    One of a user's own may have the name of a registered one, and is another schedule.
+    """
+    return schedule.name if type(schedule) is type(_known(schedule.name)) else None
+
+
+def _known(name: str) -> Schedule | None:
+    return _BY_NAME.get(name) or registered_schedules().get(name)
 
 
 def _registered(name: str) -> Schedule:

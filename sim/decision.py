@@ -61,7 +61,7 @@ WITHOUT_PIPELINE = "no pipeline"
 
 def kind_of(configuration: Configuration) -> str:
     """What kind of method a configuration is: its schedule, if there is a pipeline."""
-    kind = configuration.schedule.name if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
+    kind = configuration.schedule.reference if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
     return f"{kind} with offload" if configuration.communication.offload else kind
 
 

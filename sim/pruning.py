@@ -8,13 +8,14 @@ that none undercuts in memory, are the same as if all were simulated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from bfpp.schedules import Configuration
+from bfpp.schedules import Configuration, InvalidConfiguration, Schedule
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, pareto, ranked
@@ -39,6 +40,11 @@ class SearchResult(NamedTuple):
     excluded: Counter[str]
 
 
+def foremost(known: Sequence[Outcome], top: int, objective: Objective) -> list[Outcome]:
+    """The best of some outcomes, and those on the front."""
+    return [*ranked(known, objective)[:top], *pareto(ranked(known))]
+
+
 class Best:
     """The fastest so far, and the front of those that need least memory."""
 
@@ -50,8 +56,7 @@ class Best:
     def add(self, outcome: Outcome) -> None:
         """Take one more into account."""
         if outcome.fits:
-            known = [*self._fitting.values(), outcome]
-            kept = [*ranked(known, self._objective)[: self._top], *pareto(ranked(known))]
+            kept = foremost([*self._fitting.values(), outcome], self._top, self._objective)
             self._fitting = {each.configuration: each for each in kept}
 
     def exceeds(self, bound: Potential) -> bool:
@@ -77,27 +82,51 @@ _best = lru_cache(1)(Best)
 
 def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
     """Simulate some configurations, those too that cannot fit."""
-    return SearchResult(evaluate(problem, chosen), Counter())
+    found = list[Outcome]()
+    for configuration in chosen:
+        with _naming(configuration.schedule):
+            found += evaluate(problem, [configuration])
+    return SearchResult(found, Counter())
 
 
 def evaluate_best(
-    problem: Problem, chosen: Iterable[Configuration], top: int | None = None
+    problem: Problem,
+    chosen: Iterable[Configuration],
+    top: int | None = None,
+    met: Iterable[Outcome] = (),
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    Where it is said how many are asked for, those that may be among the best, or on the front.
+    Where it is said how many are asked for, those that may be among the best, or on the front, also
+    of those that were `met` before.
     """
     known, best = evaluation_of(problem), None if top is None else _best(problem, top)
+    if best:
+        for each in met:
+            best.add(each)
     found = SearchResult([], Counter())
     for configuration in chosen:
-        if reason := _excluded(known, best, configuration, problem):
-            found.excluded[reason] += 1
-            continue
-        outcome = known.outcome(configuration)
+        with _naming(configuration.schedule):
+            if reason := _excluded(known, best, configuration, problem):
+                found.excluded[reason] += 1
+                continue
+            outcome = known.outcome(configuration)
         if best:
             best.add(outcome)
         found.outcomes.append(outcome)
     return found
+
+
+@contextmanager
+def _naming(schedule: Schedule) -> Iterator[None]:
+    """Say which of the schedules it is whose order cannot run."""
+    try:
+        yield
+    except InvalidConfiguration as error:
+        if error.field != "schedule":
+            raise
+        reason = f"{schedule.reference}: {error.reason}"
+        raise InvalidConfiguration("schedule", reason) from None
 
 
 def _excluded(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from math import isqrt
 from typing import Any
@@ -25,9 +25,11 @@ from bfpp.schedules import (
     Schedule,
     Sharding,
     find_schedule,
+    registered_name,
 )
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import cut_of, default_division, given_cut
+from bfpp.schedules.depth_first import DepthFirst
 from bfpp.schedules.offload import OFF, SELECTIVE
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
@@ -36,6 +38,7 @@ from bfpp.sim.cluster import Cluster
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
+from bfpp.sim.numbers import is_count
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.offloading import host_bandwidth, least_passes
 from bfpp.sim.outcomes import require_columns
@@ -70,7 +73,7 @@ class Problem:
     cluster: Cluster
     gpus: int
     batches: tuple[int, ...]
-    schedules: tuple[str, ...]
+    schedules: tuple[str | Schedule, ...]
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
@@ -89,9 +92,21 @@ class Problem:
     only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     objective: Objective = Objective.THROUGHPUT
     jitter: Jitter = USUAL_JITTER
+    rules: tuple[Schedule, ...] = field(init=False, repr=False)
+    """The schedules themselves: what a name finds is another one once its file has changed."""
 
     def __post_init__(self) -> None:
-        require_columns(map(find_schedule, self.schedules))
+        counts = {"gpus": (self.gpus,), "batch": self.batches} | {
+            name: getattr(self, name) for name in ("cp", "ep", "dp_replicate")
+        }
+        for name, values in counts.items():
+            for value in values:
+                if not is_count(value):
+                    reason = f"must be a whole number of at least 1, not {value!r}"
+                    raise InvalidConfiguration(name, reason)
+        found = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
+        object.__setattr__(self, "rules", tuple(found))
+        require_columns(self.rules)
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)
         for computed in self.computed(Degrees()):
@@ -277,8 +292,8 @@ def _of_degrees(
     problem: Problem, degrees: Degrees, samples: int, broken: Counter[str]
 ) -> Iterator[Configuration]:
     every = problem.computed(degrees)
-    for name, microbatch_size, communication in product(
-        problem.schedules,
+    for rule, microbatch_size, communication in product(
+        problem.rules,
         divisors(samples),
         problem.communications(degrees),
     ):
@@ -287,7 +302,7 @@ def _of_degrees(
             continue
         if communication.run_length and communication.run_length >= microbatches:
             communication = replace(communication, run_length=None)
-        for schedule in _with_parameters(problem, name, degrees.pp, microbatches):
+        for schedule in _with_parameters(problem, rule, degrees.pp, microbatches):
             for division, cut in _divisions(problem, schedule, degrees):
                 found = Configuration(
                     schedule, degrees, microbatches, microbatch_size, *division, communication,
@@ -311,7 +326,7 @@ def _divisions(
     Every number of loops, or one choice where there are none. Without a pipeline nothing is cut.
     """
     pp, layers = degrees.pp, problem.model.layers
-    if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
+    if pp == 1 and registered_name(schedule) not in WITHOUT_PIPELINE:
         return
     looped = pp > 1 and schedule.looped
     every = [each for each in divisors(-(-layers // pp)) if each > 1]
@@ -334,22 +349,23 @@ def _divisions(
             yield (loops, 1), cut
 
 
-def _with_parameters(problem: Problem, name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
+def _with_parameters(
+    problem: Problem, rule: Schedule, pp: int, microbatches: int
+) -> Iterable[Schedule]:
     """A schedule with the parameters that are given, if there are any.
 
     Else what depth-first runs together; the whole batch, if longer than N_PP, is breadth-first.
     """
-    known = find_schedule(name)
-    given = {name: values for name, values in problem.only if name in known.parameters}
+    given = {name: values for name, values in problem.only if name in rule.parameters}
     if given:
         return [
-            replace(known, **dict(zip(given, values, strict=True)))
+            replace(rule, **dict(zip(given, values, strict=True)))
             for values in product(*given.values())
         ]
-    if known.name != "depth-first":
-        return [known]
+    if type(rule) is not DepthFirst:
+        return [rule]
     return [
-        find_schedule(name, sequence=sequence)
+        replace(rule, sequence=sequence)
         for sequence in divisors(microbatches)
         if sequence == pp or pp < sequence < microbatches
     ]

@@ -51,13 +51,17 @@ def tradeoff(
     sizes: Sequence[int],
     critical_batch: float,
 ) -> list[TrainingCost]:
-    """For each size of the cluster, the training that ends first (and so costs least)."""
+    """For each size of the cluster, the training that ends first (and so costs least).
+
+    None for a size that only parts of data-parallel replicas would fill.
+    """
     found = [outcome for outcome in outcomes if outcome.fits]
-    return [
-        min(
-            (training(each, searched_gpus, gpus, critical_batch) for each in found),
-            key=lambda candidate: candidate.gpu_days,
-        )
+    every = (
+        [
+            training(each, searched_gpus, gpus, critical_batch)
+            for each in found
+            if gpus * each.configuration.degrees.dp % searched_gpus == 0
+        ]
         for gpus in sizes
-        if found
-    ]
+    )
+    return [min(some, key=lambda candidate: candidate.gpu_days) for some in every if some]

@@ -47,6 +47,10 @@ return [...document.querySelectorAll("body *")].filter(isText).filter((each) => 
 """
 
 
+LOOK = 0.02
+"""Seconds between looks at whether a page's scripts run."""
+
+
 def is_installed() -> bool:
     """Whether a browser and its driver are on the path."""
     return bool(CHROMIUM and shutil.which(DRIVER))
@@ -82,7 +86,7 @@ class Page:
         driver.get("about:blank")  # an address that differs in its fragment alone loads nothing
         driver.get(address)
         # On a busy machine the driver may return before the page's scripts have run.
-        WebDriverWait(driver, 60).until(lambda _: self.get("typeof bfpp") == "object")
+        WebDriverWait(driver, 60, LOOK).until(lambda _: self.get("typeof bfpp") == "object")
         self.settle("bfpp.ready")
 
     def settle(self, promise: str) -> None:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -76,6 +79,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cpu_clock():
+    """Searches for orders count CPU time: on a busy machine they try as much as on an idle one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("deadline", "search"):
+            clock = SimpleNamespace(monotonic=time.process_time)
+            patch.setattr(import_module(f"bfpp.sim.synthesis.{module}"), "time", clock)
+        yield
 
 
 @pytest.fixture

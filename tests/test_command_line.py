@@ -67,6 +67,9 @@ def folder(tmp_path, monkeypatch):
     Path("broken.toml").write_text("layers = = 3\n")
     Path("hostile.toml").write_text(MODEL + '"[red]x\\u001b[31m\\n" = 1\n')
     Path("slow.toml").write_text(SLOW_CLUSTER)
+    Path("abstract.toml").write_text('format = "bfpp experiment 1"\nschedule = "gpipe"\n')
+    priced = 'model = "sixteen.toml"\ncluster = "dgx1-v100"\n'
+    Path("priced.toml").write_text(Path("abstract.toml").read_text() + priced)
     Path("empty").touch()
     Path("words").write_text("0F0,eat\n")
     Path("brace").write_text("{")
@@ -149,10 +152,9 @@ def test_compare_gives_a_schedule_the_values_of_the_file_next_to_it(answer, bfpp
 
 
 def test_compare_shows_a_dash_for_what_a_schedule_has_not(bfpp):
-    Path("abstract.toml").write_text('schedule = "1f1b"\n')
-    Path("mine.toml").write_text(bfpp(f"experiment gpipe {PHYSICAL.replace('--loops 2', '')}")[1])
-    rows = bfpp("compare abstract.toml mine.toml")[1].splitlines()
-    assert [row.split()[-3] for row in rows if row.startswith("MFU")] == ["-"]
+    Path("offloaded.toml").write_text(Path("priced.toml").read_text() + "offload = 1\n")
+    rows = bfpp("compare priced.toml offloaded.toml")[1].splitlines()
+    assert [row.split()[-4] for row in rows if row.startswith("pinned host memory")] == ["-"]
 
 
 def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
@@ -223,8 +225,16 @@ def test_explain(answer):
         assert case["step_time"] - step_time == case["difference"]
     tripled = answer(f"simulate {words.replace('0.5', '1.5')}")
     assert cases[0]["step_time"] == tripled["step_time"]
-    gpipe = words.replace("depth-first", "gpipe").replace("--loops 2", "")
+    gpipe = words.replace("depth-first", "gpipe").replace("--loops 2", "--units-per-stage 2")
     assert cases[1]["step_time"] == answer(f"simulate {gpipe}")["step_time"]
+
+
+@pytest.mark.parametrize("more", ["", f" {PHYSICAL.removesuffix('--loops 2 --microbatches 4')}"])
+def test_schedules_that_are_explained_against_others_divide_one_model(answer, more):
+    words = f"breadth-first --loops 4 --microbatches 8{more}"
+    compared = answer(f"compare gpipe {words}")["schedules"]
+    [case] = answer("explain", *words.split(), "--against", "gpipe")["what_if"]
+    assert case["step_time"] == compared[0]["step_time"]
 
 
 def test_a_backward_pass_can_be_set_where_none_was_given(answer):
@@ -495,6 +505,8 @@ ERRORS = {
     "simulate gpipe --loops 2": "--loops: gpipe is not looped",
     "simulate breadth-first --stages-per-rank 2": "--units-per-stage: breadth-first is looped",
     "compare --stages-per-rank 2": "--units-per-stage: schedules of 4 and 8 units do not compare",
+    "compare abstract.toml priced.toml": "--model: abstract seconds do not compare with those of",
+    "explain gpipe --against priced.toml": "--model: abstract seconds do not compare with those of",
     "simulate depth-first --sequence 3": "--sequence: .* cannot fill 4 ranks",
     "simulate gpipe --sequence 8": "--sequence: gpipe has no such parameter",
     "orders 1f1b --sequence 8": "--sequence: 1f1b has no such parameter",

@@ -218,6 +218,24 @@ def test_labels_are_drawn_where_they_fit(opened: Callable[..., Page]) -> None:
 
 
 @in_browser
+def test_the_legend_explains_the_numbers_that_are_drawn(opened: Callable[..., Page]) -> None:
+    def note() -> str:
+        return str(page.get("document.querySelector('.legend .note').textContent"))
+
+    page = opened(Panel("", small()))
+    shades, numbers = "Lighter: later micro-batch.", "Numbers: micro-batch"
+    assert note() == f"{shades} Numbers: unit for all-gathers and reductions."
+    top = page.get("document.querySelector('main').offsetTop")
+    page.settle("bfpp.show(0, 0.05)")
+    assert note() == f"{shades} {numbers}; unit for all-gathers and reductions."
+    assert page.get("document.querySelector('main').offsetTop") == top
+    page = opened(Panel("", timeline("gpipe", Layout(4, 8), AbstractCosts())))
+    assert note() == f"{shades} {numbers}."
+    page = opened(Panel("", timeline("gpipe", Layout(256, 1), AbstractCosts())))
+    assert note() == ""
+
+
+@in_browser
 def test_the_pointer_tells_when_the_same_task_ran_elsewhere(opened: Callable[..., Page]) -> None:
     shown = small()
     later = shown.start + 0.001 * (shown.start > 0)

@@ -68,11 +68,29 @@ def test_a_search_finds_what_the_command_finds():
     speeds = [each["tflops_per_gpu"] for each in records]
     assert speeds == sorted(speeds, reverse=True)
     values = {name: records[0][name] for name in ("pp", "tp", "dp", "microbatches", "sharding")}
+    assert records == bfpp.search(
+        small, "dgx1-v100", 4, [4], schedules=[bfpp.find_schedule("gpipe")]
+    )
     best = bfpp.Experiment(
         "gpipe", model=small, cluster="dgx1-v100", microbatch_size=records[0]["microbatch_size"],
         units_per_stage=records[0]["units_per_stage"], **values,
     )  # fmt: skip
     assert bfpp.predict(best).record["step_time"] == records[0]["step_time"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "more", "name"),
+    [
+        (0, 4, {}, "gpus"),
+        ("4", 4, {}, "gpus"),
+        (4, 4.0, {}, "batch"),
+        (4, [4, -1], {}, "batch"),
+        (4, 4, {"cp": [0]}, "cp"),
+    ],
+)
+def test_a_search_refuses_what_is_no_number(gpus, batch, more, name):
+    with pytest.raises(bfpp.InvalidConfiguration, match=f"{name}: must be a whole number of at "):
+        bfpp.search("bert-6.6b", "dgx1-v100", gpus, batch, **more)
 
 
 @pytest.mark.torch

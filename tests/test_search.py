@@ -443,6 +443,19 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_a_journal_has_excludes_what_it_excluded(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1", "--top", "2", "--journal", "j", "--json"]
+    reports = []
+    for _ in range(2):
+        pruning._best.cache_clear()  # as in a process of its own
+        assert main(words) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    once, again = reports
+    assert once["excluded"]
+    assert (again["simulated"], again["excluded"]) == (once["simulated"], once["excluded"])
+    assert again["configurations"] == once["configurations"]
+
+
 def test_what_comes_nearest_is_told_with_files_too(command, capsys):
     """Once: a search that goes on from a journal knows it."""
     words = [*command, "--batch", "8", "--workers", "1", "--max-memory", "1GB", "--top", "3"]
@@ -580,6 +593,17 @@ def test_the_tradeoff_follows_the_theory(command, capsys):
     assert small["price"] == pytest.approx(small["gpu_days"] * 48)
     assert main(words) == 0
     assert "critical batch size of 64: on 3,200,000 samples" in capsys.readouterr().out
+
+
+def test_the_tradeoff_has_whole_replicas(command, capsys):
+    words = ["tradeoff", *command[1:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
+    words += ["--sizes", "6", "--schedule", "1f1b", "--json", "--fix"]
+    assert main([*words, "pp=2"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["1f1b"]
+    assert (found["outcome"]["pp"], found["outcome"]["tp"]) == (2, 1)
+    assert main([*words, "pp=4"]) == 2
+    reason = "--sizes: replicas of what fits on 4 GPUs do not fill 6"
+    assert reason in capsys.readouterr().err
 
 
 def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():

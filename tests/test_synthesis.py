@@ -41,10 +41,12 @@ from bfpp.sim.synthesis.rules import fastest_rule
 from bfpp.sim.synthesis.search import replayed, run_of, search, table_of
 from bfpp.traces.period import period
 
+pytestmark = pytest.mark.usefixtures("cpu_clock")
+
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
 LONGER = (SOON, 2.0, 20.0)
-"""Until it is found: on a busy machine, little is tried in a second."""
+"""Until it is found: the first seconds may compile loops."""
 
 
 class OfStages:

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from bfpp.sim.synthesis.memory import memory_of
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
 from bfpp.sim.synthesis.placements import Board, boards
 from tests.test_synthesis import LONGER, SOON, least
+
+pytestmark = pytest.mark.usefixtures("cpu_clock")
 
 TINY = replace(load_model("bert-6.6b"), layers=4, vocabulary=30_000 * 16)
 """Its head takes as long as several layers."""
@@ -212,11 +215,15 @@ def test_the_file_says_what_was_chosen(tmp_path, bfpp, answer) -> None:
     [
         ({}, {"choose": ["cuts"]}, "choose: 'cuts' is not one of cut, recompute"),
         ({"recompute": "selective"}, {"choose": ["recompute"]}, "choose: recomputes whole layers"),
+        ({}, {"placement": "circular"}, "placement: 'circular' is not one of contiguous, vee,"),
+        ({}, {"seconds": inf}, "seconds: must be a number of seconds, .* not inf"),
+        ({}, {"seconds": nan}, "seconds: must be a number of seconds, .* not nan"),
+        ({}, {"seconds": -1}, "seconds: must be a number of seconds, at least 0 .* not -1"),
     ],
 )
 def test_what_cannot_be_chosen(values, more, error) -> None:
     with pytest.raises(InvalidConfiguration, match=error):
-        synthesize(experiment(2, 4, **values), seconds=SOON, **more)
+        synthesize(experiment(2, 4, **values), **{"seconds": SOON, **more})
 
 
 def test_abstract_costs_have_no_layers() -> None:

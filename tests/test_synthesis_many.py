@@ -16,6 +16,8 @@ from bfpp.sim.synthesis.problem import HALVES, OrderingProblem
 from bfpp.sim.synthesis.search import search
 from tests.test_synthesis import SOME, SOON, OfStages, problems
 
+pytestmark = pytest.mark.usefixtures("cpu_clock")
+
 
 @settings(SOME, max_examples=8)
 @given(problems(3, 1, 6))

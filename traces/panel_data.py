@@ -224,7 +224,7 @@ class _Colours:
             {
                 "operation": operation,
                 "from": fill(OPERATIONS[operation]),
-                "to": fill(OPERATIONS[operation], 1, 2 if shades > 1 else 1),
+                "to": fill(OPERATIONS[operation], shades - 1, shades),
             }
             for operation, shades in self.shades.items()
         ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import compared, side_by_side
+from bfpp.named_experiments import compared, require_same_unit, side_by_side
 from bfpp.outputs import add_force_argument
 from bfpp.parser import Parser
 from bfpp.pictures import (
@@ -45,11 +47,13 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     check_picture_arguments(options)
-    known = compared(options.schedules or DEFAULT_SCHEDULES)
+    names = options.schedules or DEFAULT_SCHEDULES
+    known = compared(names)
     experiments = side_by_side(known, shared.given(options))
+    require_same_unit(experiments)
     _require_same_model(experiments)
     assumed = assumptions(options)
-    results = [predict(each, options.engine) for each in experiments]
+    results = _told_apart(names, [predict(each, options.engine) for each in experiments])
     if options.json:
         record = {"schedules": [result.record for result in results]}
         print_json(with_assumptions(record, assumed))
@@ -69,6 +73,15 @@ def _require_same_model(experiments: Sequence[Experiment]) -> None:
             f"schedules of {' and '.join(map(str, sorted(units)))} units do not compare; "
             "with seconds per unit, --loops divides all of them alike",
         )
+
+
+def _told_apart(names: Sequence[str], results: Sequence[Prediction]) -> list[Prediction]:
+    """The results, those of schedules of one name called what each was named by."""
+    times = Counter(result.name for result in results)
+    return [
+        replace(result, label=name) if times[result.name] > 1 else result
+        for name, result in zip(names, results, strict=True)
+    ]
 
 
 def _print(results: Sequence[Prediction]) -> None:

@@ -13,7 +13,7 @@ from bfpp.errors import one_line
 from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import named
+from bfpp.named_experiments import named, require_same_unit, side_by_side
 from bfpp.parser import Parser
 from bfpp.prediction_notes import print_cautions
 from bfpp.predictions import Prediction, predict
@@ -22,11 +22,15 @@ from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
+from bfpp.sim.experiment_values import STAGES, of_group
 from bfpp.sim.parameters import changed, parse_change
 from bfpp.tables import print_idle, print_shares
 from bfpp.traces.time_axis import in_words
 
 SENSITIVITIES_SHOWN = 12
+
+DIVIDING = ("model", *of_group(STAGES))
+"""What another schedule of the same model depends on, to be divided alike."""
 
 NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 """Options that say nothing of a configuration."""
@@ -94,6 +98,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
     for text in options.against:
         words = _with_options(options, text)
         case = shared.experiment(words)
+        require_same_unit([experiment, case])
         compared.append((text, case, case.costs))
         if case.model != experiment.model:
             assumed += assumptions(words)
@@ -127,8 +132,9 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     """The options as they would be with some more words on the command line.
 
-    With another schedule, the values of an experiment file stay. Parameters of a schedule are
-    inherited by those that have them.
+    With another schedule, the values of an experiment file stay, and so does the model: a schedule
+    that is not looped has as many units. Parameters of a schedule are inherited by those that have
+    them.
     """
     parser: Parser = options.parser
     try:
@@ -142,7 +148,9 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
         words = [options.schedule, *words]
     elif not is_experiment_file(words[0]):
         inherited = named(options.schedule).record | inherited
-        base = base | inherited
+        dividing = {name: inherited[name] for name in DIVIDING if name in inherited}
+        [other] = side_by_side([named(words[0])], dividing)
+        base = base | inherited | {name: getattr(other, name) for name in DIVIDING}
     compared = parser.parse(words, shared.with_parameters(argparse.Namespace(**base), {}))
     inherited |= shared.given_parameters(compared)
     own = shared.experiment(compared).rule.parameters

@@ -19,7 +19,7 @@ from bfpp.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import output, print_json
+from bfpp.results import counted, output, print_json
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.offload import OFF
 from bfpp.search_fixed import parse_fixed
@@ -131,10 +131,9 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    known = (each.configuration for each in journal.outcomes)
     assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        for part in search(problem, options, workers, known):
+        for part in search(problem, options, workers, [*journal.outcomes]):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
@@ -227,7 +226,7 @@ def _report(
 
 def _subject(problem: Problem) -> str:
     """What is trained on what, by which software."""
-    where = f"{problem.gpus} GPUs of {problem.cluster.name}"
+    where = f"{counted(problem.gpus, 'GPU')} of {problem.cluster.name}"
     return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
 
@@ -235,7 +234,7 @@ def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) ->
     """The experiment that predicts a configuration as the search did."""
     named = ("model", "seq_length", "cluster", "constants")
     values = best.record | {name: getattr(options, name) for name in named}
-    values |= dict(problem.fixed) | parse_fixed(options.fix, problem.schedules).of_model
+    values |= dict(problem.fixed) | parse_fixed(options.fix, options.schedule or ()).of_model
     if values["offload"] == OFF:
         values |= dict.fromkeys(OF_OFFLOAD)
     known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)

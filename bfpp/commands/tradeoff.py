@@ -11,7 +11,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
-from bfpp.schedules import InvalidConfiguration, find_schedule
+from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.theory.batch import BASE_STEPS
@@ -56,20 +56,23 @@ def run(options: argparse.Namespace) -> int:
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)
-    names = [find_schedule(name).name for name in problem.schedules]
-    by_schedule: dict[str, list[Outcome]] = {name: [] for name in names}
+    by_schedule: dict[str, list[Outcome]] = {each.reference: [] for each in problem.rules}
     with Workers(options.executor, options.workers) as workers:
         for part in search(problem, options, workers):
             for outcome in part.outcomes:
-                by_schedule[outcome.configuration.schedule.name].append(outcome)
+                by_schedule[outcome.configuration.schedule.reference].append(outcome)
     found = {
         name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
     }
-    if not any(found.values()):
+    if not any(outcome.fits for outcomes in by_schedule.values() for outcome in outcomes):
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
+    extrapolated = {each.gpus for trainings in found.values() for each in trainings}
+    if missing := [f"{gpus:,}" for gpus in options.sizes if gpus not in extrapolated]:
+        reason = f"replicas of what fits on {problem.gpus} GPUs do not fill {', '.join(missing)}"
+        raise InvalidConfiguration("sizes", reason)
     if options.json:
         record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}
         print_json(with_assumptions(record, assumed))
@@ -102,10 +105,9 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
 
 def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, model: str) -> None:
     rows = []
-    for at, gpus in enumerate(options.sizes):
+    for gpus in dict.fromkeys(options.sizes):
         for name, trainings in found.items():
-            if trainings:
-                each = trainings[at]
+            for each in [each for each in trainings if each.gpus == gpus]:
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
                 degrees = each.outcome.configuration.degrees
                 cells = (

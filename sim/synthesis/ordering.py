@@ -118,13 +118,14 @@ class BoardSearch:
         starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
         problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
         starts += repeated_blocks(problems[0])
-        bound, deadline = lower_bound(problems[0]), Deadline(seconds)
-        proves = is_available() and self.aim is not Aim.PERIOD
+        deadline, proves = Deadline(seconds), is_available() and self.aim is not Aim.PERIOD
         if proves:
             bound, proven = proven_at_once(
                 self.problem, starts, enough, seconds * SHARE_OF_FIRST_PROOF
             )
             starts += proven
+        else:
+            bound = lower_bound(problems[0])
         # Nothing is sought where no order is fast enough.
         seconds = 0.0 if 0 < enough * (1 + TOLERANCE) < bound.seconds else deadline.left
         if self.aim is not Aim.ROBUSTNESS:

@@ -69,6 +69,9 @@ def boards(experiment: Experiment, placement: str, *, split: bool) -> list[Board
     Placements that are compared divide a rank alike: where it has fewer stages, these have more
     units. With a model, its layers are divided.
     """
+    if placement not in PLACEMENTS:
+        reason = f"{placement!r} is not one of {', '.join(PLACEMENTS)}"
+        raise InvalidConfiguration("placement", reason)
     if placement != FREE:
         if experiment.loops not in (None, asked := STAGES.get(placement, experiment.loops)):
             raise InvalidConfiguration("loops", f"{placement} has {asked} stages a rank")

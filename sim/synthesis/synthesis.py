@@ -8,6 +8,7 @@ from math import inf
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.invalid import chosen
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.numbers import LARGEST, is_usable
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.choices import require_choices
 from bfpp.sim.synthesis.deadline import interruptible
@@ -46,8 +47,9 @@ def synthesize(
     a rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
     what a rank may reserve, in 2^30 bytes. With `split`, backward passes may be in halves. With a
     model there may be more to `choose`: `cut`, the layers of each stage, and `recompute`, how many
-    of them are recomputed. The search takes about `seconds`. Raises `InvalidConfiguration` where no
-    order keeps to the limit, and on Ctrl-C `Interrupted`, a `KeyboardInterrupt` with the `best`.
+    of them are recomputed. The search takes about `seconds`, and divides them, so that they are
+    finite. Raises `InvalidConfiguration` where no order keeps to the limit, and on Ctrl-C
+    `Interrupted`, a `KeyboardInterrupt` with the `best`.
 
     >>> from bfpp.sim.experiment import Experiment
     >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)
@@ -56,6 +58,7 @@ def synthesize(
     """
     aim = chosen(Aim, "objective", objective)
     _require_slack(slack, aim)
+    _require_time(seconds)
     require_choices(experiment, choose)
     made = boards(experiment, placement, split=split)
     if split and ("recompute" in choose or _recomputes(experiment)):
@@ -100,6 +103,12 @@ def _found(
 def _recomputes(experiment: Experiment) -> bool:
     physical = experiment.physical
     return physical is not None and bool(physical.recomputation.modules)
+
+
+def _require_time(seconds: float) -> None:
+    if not is_usable(seconds):
+        reason = f"must be a number of seconds, at least 0 and at most {LARGEST:g}, not {seconds!r}"
+        raise InvalidConfiguration("seconds", reason)
 
 
 def _require_slack(slack: float, aim: Aim) -> None:

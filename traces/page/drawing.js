@@ -56,6 +56,7 @@ const mostMemory = (panel) => Math.max(...panel.memory.map((curve) =>
   curve.time.reduce((most, _, at) => Math.max(most, totalAt(curve, at)), 0)));
 
 function drawPanel(panel, pen, view, width, look) {
+  panel.counted = new Set();
   drawTime(panel, pen, view, width, look);
   const most = panel.rows.some(({ size }) => size === "memory") ? mostMemory(panel) : 0;
   for (const row of panel.rows) {
@@ -79,19 +80,21 @@ function drawTasks(panel, pen, row, { view: [from, to], width, top, look }) {
   const { line, wide } = paintRow(panel, row, from, pixel, pixels);
   pen.row(panel.left, top, row.height, line, look);
   for (const [task, begin, end] of wide) {
-    const room = (end - begin) / pen.scale, [label, digits] = labelOf(panel, task);
+    const room = (end - begin) / pen.scale, [label, digits, counts] = labelOf(panel, task);
     const letters = Math.min(12, row.height - 3, (room - 4) / (digits * 0.6));
     if (letters < SMALLEST || !label) continue;
     const x = panel.left + (begin + end) / 2 / pen.scale, colour = panel.inks[panel.colour[task]];
     pen.text(label, x, top + row.height / 2 + 0.5, letters, "center", colour);
+    panel.counted.add(counts);
   }
 }
 
-// A task's label, and the digits for which there must be room (the same in the whole row).
+// A task's label, the digits for which there must be room (the same in the whole row), and what it
+// counts.
 function labelOf(panel, task) {
   const microbatch = panel.microbatch[task], unit = panel.unit[task];
-  if (microbatch >= 0) return [`${microbatch}`, panel.digits];
-  return unit >= 0 ? [`${unit}`, `${unit}`.length] : ["", 1];
+  if (microbatch >= 0) return [`${microbatch}`, panel.digits, "microbatch"];
+  return unit >= 0 ? [`${unit}`, `${unit}`.length, "unit"] : ["", 1];
 }
 
 // What a rank holds over time, to one scale for all ranks.

@@ -14,8 +14,13 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+const NUMBERS = new Map([
+  ["microbatch", "micro-batch"], ["unit", "unit for all-gathers and reductions"],
+]);
+
 let panels = [];
 let drawing = null, stale = false;
+let isShaded = false; // whether colours tell micro-batches apart
 const state = { redraws: 0, milliseconds: 0 };
 
 function draw(panel) {
@@ -31,6 +36,7 @@ async function drawAll() {
   unpoint();
   closeWait();
   panels.forEach(draw);
+  writeNote();
   state.milliseconds = performance.now() - begun;
   state.redraws++;
   linkLater();
@@ -106,9 +112,17 @@ function writeLegend() {
     swatch.style.background = `linear-gradient(90deg, ${from}, ${to})`;
     return element("li", {}, swatch, element("span", {}, capital(name)));
   });
-  const note = element("li", { className: "note" });
-  note.append("Lighter: later micro-batch. Numbers: micro-batch; unit for all-gathers and reductions.");
-  find(".legend").replaceChildren(...items, note);
+  isShaded = [...entries.values()].some(({ from, to }) => from !== to);
+  find(".legend").replaceChildren(...items, element("li", { className: "note" }));
+}
+
+// What of the drawing no swatch explains: shades, and the numbers that there is room for.
+function writeNote() {
+  const counted = new Set(panels.flatMap(({ counted }) => [...counted]));
+  const numbers = [...NUMBERS].filter(([counts]) => counted.has(counts)).map(([, words]) => words);
+  const shades = isShaded ? ["Lighter: later micro-batch."] : [];
+  const words = [...shades, ...(numbers.length ? [`Numbers: ${numbers.join("; ")}.`] : [])];
+  find(".legend .note").textContent = words.join(" ");
 }
 
 function writeHint() {
