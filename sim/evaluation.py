@@ -7,7 +7,7 @@ a schedule for any communication, and a task graph for any costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf
@@ -17,11 +17,13 @@ from bfpp.schedules import (
     Communication,
     Configuration,
     Degrees,
+    InvalidConfiguration,
     Layout,
     Schedule,
     Sharding,
     TaskGraph,
 )
+from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import StepTime, step_of, timeline_of
 from bfpp.sim.compiled_lowering import lower_steps, steps_of
 from bfpp.sim.memory import (
@@ -68,7 +70,7 @@ class Evaluation:
         self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
         self.physical = latest(self._physical_of)
         # Of neighbours alone: their order puts those with the same one next to each other.
-        self.steps = latest(steps_of)
+        self.steps = latest(_steps)
         self.graph = latest(self._graph)
         self._peaks = latest(_peaks)
         self._fewer = latest(self._shortened)
@@ -195,11 +197,30 @@ class Evaluation:
         return physical.batch(layout) / physical.shortest_step(layout)
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
-        return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)
+        steps = self.steps(schedule, layout)
+        with _naming(schedule):
+            return lower_steps(steps, layout, communication, schedule.name)
 
 
 evaluation_of = lru_cache(1)(Evaluation)
 """The evaluation of the current problem, which a worker gets in pieces."""
+
+
+def _steps(schedule: Schedule, layout: Layout) -> Steps:
+    with _naming(schedule):
+        return steps_of(schedule, layout)
+
+
+@contextmanager
+def _naming(schedule: Schedule) -> Iterator[None]:
+    """Say which of the schedules it is whose order cannot run."""
+    try:
+        yield
+    except InvalidConfiguration as error:
+        if error.field != "schedule":
+            raise
+        reason = f"{schedule.reference}: {error.reason}"
+        raise InvalidConfiguration("schedule", reason) from None
 
 
 def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:

@@ -8,14 +8,13 @@ that none undercuts in memory, are the same as if all were simulated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from bfpp.schedules import Configuration, InvalidConfiguration, Schedule
+from bfpp.schedules import Configuration
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, pareto, ranked
@@ -82,11 +81,7 @@ _best = lru_cache(1)(Best)
 
 def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
     """Simulate some configurations, those too that cannot fit."""
-    found = list[Outcome]()
-    for configuration in chosen:
-        with _naming(configuration.schedule):
-            found += evaluate(problem, [configuration])
-    return SearchResult(found, Counter())
+    return SearchResult(evaluate(problem, chosen), Counter())
 
 
 def evaluate_best(
@@ -106,27 +101,14 @@ def evaluate_best(
             best.add(each)
     found = SearchResult([], Counter())
     for configuration in chosen:
-        with _naming(configuration.schedule):
-            if reason := _excluded(known, best, configuration, problem):
-                found.excluded[reason] += 1
-                continue
-            outcome = known.outcome(configuration)
+        if reason := _excluded(known, best, configuration, problem):
+            found.excluded[reason] += 1
+            continue
+        outcome = known.outcome(configuration)
         if best:
             best.add(outcome)
         found.outcomes.append(outcome)
     return found
-
-
-@contextmanager
-def _naming(schedule: Schedule) -> Iterator[None]:
-    """Say which of the schedules it is whose order cannot run."""
-    try:
-        yield
-    except InvalidConfiguration as error:
-        if error.field != "schedule":
-            raise
-        reason = f"{schedule.reference}: {error.reason}"
-        raise InvalidConfiguration("schedule", reason) from None
 
 
 def _excluded(
