@@ -45,7 +45,7 @@ SAID = frozenset(
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "update_rule", "moments",
         "master_weights", "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm",
         "capacity_factor", "offload", "offload_share", "offload_modules", "dispatch",
-        "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
+        "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings", "quantised_activation",
     }
 )  # fmt: skip
 """Values that flags set, in addition to those that every framework sets."""
@@ -247,6 +247,7 @@ def _of_compute(experiment: Experiment) -> Flags:
         "--fine-grained-activation-offloading": offloads,
         "--offload-modules": tuple(sorted(offloaded)) if offloads else None,
         "--activation-offload-fraction": f"{share:g}" if offloads and share < 1 else None,
+        "--activation-func-fp8-input-store": physical.quantised_activation,
         "--attention-backend": "unfused" if unfused else None,
         "--cuda-graph-impl": "local" if physical.implementation.cuda_graphs else None,
     }

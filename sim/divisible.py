@@ -25,6 +25,8 @@ def _faults(execution: Execution) -> list[tuple[str, str]]:
             "quantised_head": execution.quantised_head,
         }
         found += [(option, NARROW) for option, asked in narrower.items() if asked]
+    if execution.quantised_activation:
+        found += [("quantised_activation", reason) for reason in _not_narrow(execution)]
     if execution.quantised_attention and execution.attention is Attention.UNFUSED:
         found.append(("quantised_attention", "needs fused attention (--attention fused)"))
     if model.heads % tp:
@@ -47,6 +49,16 @@ def _faults(execution: Execution) -> list[tuple[str, str]]:
         found.append(("shared_overlap", f"{model.name} has no shared experts"))
     if execution.routing.beside_shared and execution.routing.interleaved:
         found.append(("shared_overlap", "is part of --microbatch-overlap, and does not go with it"))
+    return found
+
+
+def _not_narrow(execution: Execution) -> list[str]:
+    """Why the input of the activation cannot be kept in 8 bits."""
+    found = []
+    if not execution.model.gated:
+        found.append(f"needs a gated activation, and {execution.model.name} has none")
+    if execution.model.experts is not None and execution.routing.fused_experts:
+        found.append("does not go with --fused-experts, which have no kernel for the activation")
     return found
 
 

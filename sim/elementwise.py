@@ -68,17 +68,36 @@ def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tenso
     return elementwise(name, OTHER, moved, (1, 1), parts, writes, kept)
 
 
+def kept_input(
+    execution: Execution, prefix: str, module: str, expanded: Tensor
+) -> tuple[tuple[Operator, ...], Tensor]:
+    """What keeps the input of an activation for its backward pass, if not itself, and as what.
+
+    A copy in 8 bits is made by a kernel of its own, and so is the input that is made of it again.
+    """
+    if not execution.quantised_activation:
+        return (), expanded
+    kept = Tensor(f"{expanded.name} in 8 bits", expanded.bytes / execution.number)
+    moved = expanded.bytes + kept.bytes
+    cast = elementwise(f"{prefix}cast", module, (moved, moved), (1, 1), [expanded], kept)
+    return (cast,), kept
+
+
 def activation(
-    execution: Execution, prefix: str, module: str, expanded: Tensor, active: Tensor
+    execution: Execution,
+    prefix: str,
+    module: str,
+    expanded: Tensor,
+    active: Tensor,
+    kept: Tensor,
 ) -> tuple[Operator, ...]:
-    """What is between an MLP's products; a gate may be a kernel with its activation or two."""
+    """What is between an MLP's products; a gate may be a kernel with its activation or two.
+
+    Of its input it keeps what is `kept` of that.
+    """
     if not execution.model.gated or execution.fused:
         moved = (expanded.bytes + active.bytes, 2 * expanded.bytes + active.bytes)
-        return (
-            elementwise(
-                f"{prefix}activation", module, moved, (1, 1), [expanded], active, [expanded]
-            ),
-        )
+        return (elementwise(f"{prefix}activation", module, moved, (1, 1), [kept], active, [kept]),)
     gate, size = Tensor(f"{prefix}gate", active.bytes), active.bytes
     return (
         elementwise(
@@ -86,17 +105,17 @@ def activation(
             module,
             (2 * size, 3 * size),
             (1, 1),
-            [expanded],
+            [kept],
             gate,
-            [expanded],
+            [kept],
         ),
         elementwise(
             f"{prefix}gating",
             module,
             (3 * size, 5 * size),
             (1, 2),
-            [expanded, gate],
+            [kept, gate],
             active,
-            [expanded, gate],
+            [kept, gate],
         ),
     )

@@ -369,6 +369,7 @@ class Experiment(Values):
             quantised_weights=self.quantised_weights,
             quantised_attention=self.quantised_attention,
             quantised_head=self.quantised_head,
+            quantised_activation=self.quantised_activation,
             offload_share=self.offload_share,
             offload_modules=_parsed(parse_offload_modules, self.offload_modules) or frozenset(),
         )

@@ -326,6 +326,12 @@ class Values:
     quantised_head: bool = _option(
         False, PHYSICAL, "flag", "the output layer's GEMMs are low-precision too"
     )
+    quantised_activation: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "keep the input of a gated activation for the backward pass in 8 bits",
+    )
     recompute: Recomputation | str | None = _option(
         None,
         PHYSICAL,

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, SHARED
 from bfpp.sim.efficiency import Product
-from bfpp.sim.elementwise import activation, elementwise
+from bfpp.sim.elementwise import activation, elementwise, kept_input
 from bfpp.sim.linear import Division, Linear, weighted
 from bfpp.sim.matrices import Experts
 from bfpp.sim.operators import Collective, Copies, Execution, Operator, Tensor, Way, Work
@@ -108,6 +108,7 @@ def expert_operators(
     expanded, active = of_rows("experts expanded", wide), of_rows("experts active", experts.width)
     made, back = of_rows("rows made", model.hidden), of_rows("rows back", model.hidden)
     routed, out = execution.own("routed out", model.hidden), execution.own("mlp out", model.hidden)
+    cast, kept = kept_input(execution, "experts ", EXPERTS, expanded)
     exchanges = _exchanges(execution, experts, received)
     alone, beside = (
         (exchanges, NOTHING) if not execution.routing.beside_shared else (NOTHING, exchanges)
@@ -120,7 +121,8 @@ def expert_operators(
         _sent("dispatch", sent, received, alone.dispatch),
         *_padding(execution, "pad", received),
         *product("experts up", received, expanded, model.hidden, wide),
-        *_activation(execution, experts, expanded, active),
+        *cast,
+        *_activation(execution, experts, expanded, active, kept),
         *product("experts down", active, made, experts.width, model.hidden),
         *_bias(execution, experts, made),
         *_padding(execution, "unpad", made),
@@ -199,15 +201,15 @@ def _exchange(
 
 
 def _activation(
-    execution: Execution, experts: Experts, expanded: Tensor, active: Tensor
+    execution: Execution, experts: Experts, expanded: Tensor, active: Tensor, kept: Tensor
 ) -> tuple[Operator, ...]:
     """What is between the experts' products: fused with them, no kernel of its own."""
     if not execution.routing.fused_experts:
-        alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
+        alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active, kept)
         # Compiled, the sum over the width is no part of the kernel that writes both halves.
         moved = (0.0, expanded.bytes + active.bytes)
         weighing = elementwise(
-            "experts probabilities", EXPERT_ACTIVATION, moved, (0, 1), [expanded], (), [expanded]
+            "experts probabilities", EXPERT_ACTIVATION, moved, (0, 1), [kept], (), [kept]
         )
         clamp = _chained(execution, experts, "clamp", EXPERT_ACTIVATION, CLAMPING, expanded)
         return (clamp, *alone, weighing) if experts.clamped else (*alone, weighing)
@@ -290,9 +292,11 @@ def _shared(
     out = execution.own("shared out", model.hidden)
     up = Linear("shared up", SHARED, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("shared down", SHARED, active, out, width, model.hidden, Division.ROWS)
+    cast, kept = kept_input(execution, "shared ", SHARED, expanded)
     return (
         *_with(up.operators(execution), beside.dispatch),
-        *activation(execution, "shared ", SHARED, expanded, active),
+        *cast,
+        *activation(execution, "shared ", SHARED, expanded, active, kept),
         *_with(down.operators(execution), beside.combine),
     )
 

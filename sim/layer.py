@@ -13,7 +13,7 @@ from functools import cache
 
 from bfpp.schedules.recomputation import MLP
 from bfpp.sim.attention import attention_operators
-from bfpp.sim.elementwise import activation, norm, residual
+from bfpp.sim.elementwise import activation, kept_input, norm, residual
 from bfpp.sim.experts import expert_operators
 from bfpp.sim.linear import Division, Linear
 from bfpp.sim.operators import Execution, Operator, Tensor
@@ -45,9 +45,11 @@ def _mlp(execution: Execution, normed: Tensor) -> tuple[tuple[Operator, ...], Te
     ends = (normed, expanded, model.hidden, wide)
     up = Linear("mlp up", MLP, *ends, Division.COLUMNS, parts=parts)
     down = Linear("mlp down", MLP, active, out, width, model.hidden, Division.ROWS)
+    cast, kept = kept_input(execution, "", MLP, expanded)
     operators = (
         *up.operators(execution),
-        *activation(execution, "", MLP, expanded, active),
+        *cast,
+        *activation(execution, "", MLP, expanded, active, kept),
         *down.operators(execution),
     )
     return operators, out

@@ -175,7 +175,8 @@ class Execution:
     they are quantised too, also of those of attention, in 8 bits, and of the output layer.
     `eager`: every operation is a kernel of PyTorch's own, so that heads are turned step by step,
     products of one input are apart, and gradients of weights are added up after they are made.
-    `metric_bytes` is what metrics move for each logit.
+    `metric_bytes` is what metrics move for each logit. A `quantised_activation` keeps its input
+    in 8 bits.
     """
 
     model: Transformer
@@ -195,6 +196,7 @@ class Execution:
     quantised_head: bool = False
     eager: bool = False
     metric_bytes: float = 0.0
+    quantised_activation: bool = False
 
     @cached_property
     def number(self) -> int:

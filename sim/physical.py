@@ -59,9 +59,10 @@ class PhysicalCosts:
     holds the layers of each stage: by default as equal as can be. `exchange` is what
     context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
     of products whose operands are quantised are kept and gathered so; `quantised_attention` and
-    `quantised_head` say that operands of their products are quantised too. Of activations that are
-    offloaded, or of the inputs of `offload_modules` among them, `offload_share` leaves the device.
-    Raises `InvalidConfiguration` for what cannot be divided so.
+    `quantised_head` say that operands of their products are quantised too, and
+    `quantised_activation` that the input of an MLP's activation is kept in 8 bits. Of activations
+    that are offloaded, or of the inputs of `offload_modules` among them, `offload_share` leaves the
+    device. Raises `InvalidConfiguration` for what cannot be divided so.
 
     >>> import bfpp
     >>> costs = bfpp.PhysicalCosts(
@@ -87,6 +88,7 @@ class PhysicalCosts:
     quantised_weights: bool = False
     quantised_attention: bool = False
     quantised_head: bool = False
+    quantised_activation: bool = False
     offload_share: float = 1.0
     offload_modules: frozenset[str] = frozenset()
 
@@ -182,6 +184,7 @@ class PhysicalCosts:
             self.quantised_head,
             usual.eager,
             usual.metric_bytes,
+            self.quantised_activation,
         )
 
     @cached_property

@@ -270,9 +270,45 @@ def test_rows_to_experts_and_their_gradients_back_are_sent_quantised(beside):
     assert sent(quantised=True) == [share * whole[0], whole[0], whole[0], share * whole[0]]
 
 
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP8_BLOCK])
+@pytest.mark.parametrize("modules", [(), (EXPERT_ACTIVATION,), (NORM,)])
+@pytest.mark.parametrize("fused", [False, True])
+def test_inputs_of_activations_are_kept_in_8_bits(fused, modules, precision):
+    """Of all experts, shared ones too: also where the activation is computed again."""
+    model = load_model("deepseek-v3").last_kind
+    given = {"model": model, "ep": 8, "fused": fused, "device": HOPPER.device}
+    whole, narrow = (
+        layer(precision, modules, quantised_activation=each, **given) for each in (False, True)
+    )
+    experts = model.experts
+    numbers = 2 * 4096 * (experts.chosen * experts.width + experts.shared)
+    assert whole.saved_bytes - narrow.saved_bytes == numbers
+    casts = [each for each in narrow.operators if each.name.endswith("cast")]
+    assert sum(each.forward.bytes for each in casts) == 3 * numbers
+    assert sum(each.backward_input.bytes for each in casts) == 3 * numbers
+    kept = {each.name: each for each in whole.operators}
+    for each in narrow.operators:
+        if each not in casts:
+            assert each.forward == kept[each.name].forward
+            assert each.backward_input == kept[each.name].backward_input
+
+
+def test_an_mlp_that_is_recomputed_keeps_nothing_of_its_activation():
+    whole, narrow = (
+        layer(Precision.BF16, [MLP], quantised_activation=each) for each in (False, True)
+    )
+    assert narrow.saved == whole.saved
+
+
 @pytest.mark.parametrize(
     ("values", "field", "reason"),
     [
+        ({"model": "bert-6.6b", "quantised_activation": True}, "quantised_activation", "gated"),
+        (
+            {"model": "mixtral-8x22b", "quantised_activation": True, "fused_experts": True},
+            "quantised_activation",
+            "fused-experts",
+        ),
         ({"precision": "mxfp8"}, "precision", "no peak for mxfp8"),
         ({"precision": "fp8-delayed", "cluster": "dgx-a100"}, "precision", "no peak for fp8"),
         ({"precision": "fp6"}, "precision", "is not one of"),
