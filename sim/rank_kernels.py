@@ -41,7 +41,6 @@ def _intervals(operation, lane, peer_lane, kinds, number, rank_of_lane, ranks, s
 
     The tasks of a lane follow one another, so that few of these runs are to be merged.
     """
-    operation, lane = operation.view(np.uint8), lane.view(np.uint32)  # as in `bfpp.sim.kernels`
     count = np.zeros((len(rank_of_lane), number), dtype=np.int64)
     for task in range(len(operation)):
         kind = kinds[operation[task]]
