@@ -122,13 +122,26 @@ def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed(monkeypatch
         assert latter.idle == 3 * former.idle
 
 
-def test_a_loop_takes_columns_of_wider_integers(monkeypatch):
+@pytest.fixture
+def loops_in_python(monkeypatch):
+    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
+    monkeypatch.setattr(compiled_timeline, "compiled", lambda loops: loops)
+
+
+@pytest.mark.usefixtures("loops_in_python")
+def test_a_loop_takes_columns_of_wider_integers():
     timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
     columns = {name: getattr(timeline.graph, name).astype(int) for name in COLUMNS}
     wider = replace(timeline, graph=replace(timeline.graph, **columns))
-    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
-    monkeypatch.setattr(compiled_timeline, "compiled", lambda loops: loops)
     assert rank_metrics(wider) == rank_metrics(timeline)
+
+
+@pytest.mark.usefixtures("loops_in_python")
+def test_a_loop_ends_where_times_are_no_numbers():
+    """As costs of one's own may be."""
+    timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
+    timeline.start[::5] = np.nan
+    assert all(np.isnan(rank.idle) for rank in rank_metrics(replace(timeline)))
 
 
 @SOME
