@@ -18,7 +18,7 @@ from bfpp.schedules.operations import OPERATIONS, SAVED, Operation, enders, writ
 
 def peak_activations(graph: TaskGraph) -> Integers:
     """For each rank, the most (unit, micro-batch) activations alive at once."""
-    return _peak(graph, _live(graph))
+    return _peak(graph, _live(graph, np.ones(graph.layout.units, dtype=np.int32)))
 
 
 def live_microbatches(graph: TaskGraph) -> Seconds:
@@ -40,26 +40,30 @@ def peak_microbatches(graph: TaskGraph) -> Seconds:
 
 
 def _shares(layout: Layout) -> tuple[Integers, float]:
-    """The weight of each unit, a whole number, and what a weight of one is in micro-batches."""
+    """The weight of each unit, a whole number, and what a weight of one is in micro-batches.
+
+    Of 32 bits where these hold all that can be alive.
+    """
     units = np.array(layout.units_per_stage)
     common = int(np.lcm.reduce(units))
-    weight = (common // units)[layout.stage_of_unit].astype(np.int32)
+    most = np.min_scalar_type(-common * layout.stages * layout.microbatches)
+    weight = (common // units)[layout.stage_of_unit].astype(np.result_type(np.int32, most))
     return weight, layout.pp / (layout.stages * layout.slices * common)
 
 
-def _live(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
+def _live(graph: TaskGraph, weight: Integers) -> Integers:
     """For each of `compute_tasks`, how many units' inputs its rank holds once it has run.
 
     A forward pass adds one; the backward pass (or its weight half) of the same
-    unit and micro-batch lets it go. Each unit counts as one, or as its `weight`.
+    unit and micro-batch lets it go. Each unit counts as its `weight`.
     """
     codes = np.arange(len(OPERATIONS))
     by_code = among(codes, writers(SAVED)).astype(np.int32) - among(codes, enders(SAVED))
-    change = by_code.take(graph.operation)
-    change *= np.broadcast_to(weight, graph.layout.units).take(graph.unit)
+    change = by_code.take(graph.operation) * weight.take(graph.unit)
     change *= graph.is_whole
     start, steps = graph.compute_tasks
-    total = np.append(np.int32(0), np.cumsum(change[steps], dtype=np.int32))
+    total = np.zeros(len(steps) + 1, dtype=change.dtype)
+    np.cumsum(change[steps], out=total[1:])
     live: Integers = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
     return live
 

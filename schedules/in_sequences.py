@@ -23,7 +23,7 @@ class InSequences(Schedule):
         return layout.microbatches
 
     def ahead(self, layout: Layout, rank: int) -> int:
-        """Forward passes before the first backward one; all of them, if there are fewer."""
+        """Forward passes before the first backward one: none below 0, all if there are fewer."""
         raise NotImplementedError
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
@@ -32,5 +32,5 @@ class InSequences(Schedule):
         batch = layout.microbatches, self.sequence_of(layout)
         forwards = in_sequences(forward, stages, *batch)
         backwards = in_sequences(backward, stages[::-1], *batch)
-        yield from in_turn(self.ahead(layout, rank), forwards)
+        yield from in_turn(max(self.ahead(layout, rank), 0), forwards)
         yield from in_turn(len(stages) * layout.microbatches, forwards, backwards)

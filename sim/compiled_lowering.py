@@ -60,10 +60,10 @@ def build_graph(
     >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
     <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
     """
-    if evaluates or not WORK.pays_for(layout.tasks):
-        return build_by_columns(schedule, layout, communication, evaluates=evaluates)
-    WORK.expect(layout.tasks)
     known = find_schedule(schedule) if isinstance(schedule, str) else schedule
+    if evaluates or not WORK.pays_for(layout.tasks):
+        return build_by_columns(known, layout, communication, evaluates=evaluates)
+    WORK.expect(layout.tasks)
     return lower_steps(
         steps_of(known, layout), layout, communication or Communication(), known.name
     )

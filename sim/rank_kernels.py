@@ -41,7 +41,6 @@ def _intervals(operation, lane, peer_lane, kinds, number, rank_of_lane, ranks, s
 
     The tasks of a lane follow one another, so that few of these runs are to be merged.
     """
-    operation, lane = operation.view(np.uint8), lane.view(np.uint32)  # as in `bfpp.sim.kernels`
     count = np.zeros((len(rank_of_lane), number), dtype=np.int64)
     for task in range(len(operation)):
         kind = kinds[operation[task]]
@@ -76,16 +75,20 @@ def _intervals(operation, lane, peer_lane, kinds, number, rank_of_lane, ranks, s
 
 
 def _sort(begin, until, low, high, spare):
-    """Put intervals in the order of their begin: merges the runs that are in order, in pairs."""
+    """Put intervals in the order of their begin: merges the runs that are in order, in pairs.
+
+    A run goes on unless the next one begins earlier, so that NaN, which is not earlier than
+    anything, ends none: each merge makes one run of two, whatever the times are.
+    """
     merges = True
     while merges:
         merges, first = False, low
         while first < high:
             middle = first + 1
-            while middle < high and begin[middle - 1] <= begin[middle]:
+            while middle < high and not begin[middle] < begin[middle - 1]:
                 middle += 1
             last = min(middle + 1, high)
-            while last < high and begin[last - 1] <= begin[last]:
+            while last < high and not begin[last] < begin[last - 1]:
                 last += 1
             if middle < last:
                 merges = True

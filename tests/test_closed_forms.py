@@ -10,6 +10,7 @@ from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_sc
 from bfpp.schedules.counts import (
     data_network,
     peak_activations,
+    peak_microbatches,
     reduction_window,
     sends_per_microbatch,
     weight_buffers,
@@ -65,6 +66,12 @@ def test_peak_microbatches_of_non_looped_schedules(pp, microbatches, stages):
     assert gpipe.tolist() == [microbatches * stages] * pp
     one_forward = peak_activations(graph_of("1f1b", pp, microbatches, stages))
     assert one_forward.tolist() == [min(pp - rank, microbatches) * stages for rank in range(pp)]
+
+
+def test_peak_microbatches_of_stages_that_differ():
+    """In shares of their least common multiple, 77,597,520: all together more than 32 bits hold."""
+    layout = Layout(1, 8, 7, units_per_stage=[7, 11, 13, 15, 16, 17, 19])
+    assert peak_microbatches(build_graph("breadth-first", layout)) == pytest.approx(8)
 
 
 @EXACT

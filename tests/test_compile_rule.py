@@ -73,6 +73,13 @@ def test_large_graphs_are_lowered_by_compiled_loops_if_their_sweep_will_load_the
         assert compiling.WORK.pays
 
 
+def test_a_schedule_that_there_is_not_is_no_work(monkeypatch):
+    monkeypatch.setattr(compiling.WORK, "_asked", 0)
+    with pytest.raises(bfpp.InvalidInput, match="is not a schedule"):
+        bfpp.build_graph("1f2b", Layout(4, 10**6))
+    assert not compiling.WORK.pays
+
+
 def _spied(calls, *arguments, **further):
     calls.append(arguments)
     return build_graph(*arguments, **further)

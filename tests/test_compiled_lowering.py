@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Order, TaskGraph
 from bfpp.schedules.graph import COLUMNS
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.lowering import lower_steps
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.sim import compiled_lowering, compiling
@@ -69,6 +70,20 @@ def test_every_schedule(drawn: Configuration) -> None:
     require_equal_steps(
         compiled_lowering.steps_of(schedule, layout), schedule.orders(layout), layout
     )
+
+
+class NoneAhead(InSequences):
+    """A rule of a user's own that goes below zero."""
+
+    def ahead(self, layout: Layout, rank: int) -> int:
+        return -layout.pp - rank
+
+
+def test_a_rule_of_ones_own() -> None:
+    schedule, layout = NoneAhead(), Layout(2, 4)
+    orders = schedule.orders(layout)
+    assert orders[0]["operation"].tolist() == [0, 1] * 4
+    require_equal_steps(compiled_lowering.steps_of(schedule, layout), orders, layout)
 
 
 @SOME

@@ -15,6 +15,7 @@ from bfpp.predictions import in_pieces, predict
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.counts import peak_activations
+from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.streams import (
     RECEIVE_ACTIVATIONS,
     RECEIVE_GRADIENTS,
@@ -119,6 +120,28 @@ def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed(monkeypatch
     for former, latter in zip(metrics, later, strict=True):
         assert latter.exposed_transfer == 3 * former.exposed_transfer > 0
         assert latter.idle == 3 * former.idle
+
+
+@pytest.fixture
+def loops_in_python(monkeypatch):
+    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
+    monkeypatch.setattr(compiled_timeline, "compiled", lambda loops: loops)
+
+
+@pytest.mark.usefixtures("loops_in_python")
+def test_a_loop_takes_columns_of_wider_integers():
+    timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
+    columns = {name: getattr(timeline.graph, name).astype(int) for name in COLUMNS}
+    wider = replace(timeline, graph=replace(timeline.graph, **columns))
+    assert rank_metrics(wider) == rank_metrics(timeline)
+
+
+@pytest.mark.usefixtures("loops_in_python")
+def test_a_loop_ends_where_times_are_no_numbers():
+    """As costs of one's own may be."""
+    timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
+    timeline.start[::5] = np.nan
+    assert all(np.isnan(rank.idle) for rank in rank_metrics(replace(timeline)))
 
 
 @SOME
