@@ -22,6 +22,8 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     gc.disable()
     try:
+        import datetime  # noqa: F401  # numpy's C code would take Ctrl-C for an error of this import
+
         if not _searches(sys.argv[1:]):
             return _run()
         from contextlib import suppress

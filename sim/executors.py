@@ -56,18 +56,38 @@ class Executor(Protocol):
 def _cores(workers: int | None) -> Iterator[Executor]:
     """Processes of this machine; an interruption is for the one that they work for."""
     module = _needed()
-    try:
+    with _starting():
         fork_server.start(module)
         pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    try:
+        yield Cores(pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Cores(NamedTuple):
+    """An executor whose processes are started as work is submitted."""
+
+    pool: ProcessPoolExecutor
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work."""
+        with _starting():
+            return self.pool.submit(function, *arguments)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Say why a process cannot be started: its server, too, may be killed."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise BrokenExecutor from error
     except OSError as error:
         raise InvalidConfiguration(
             "workers",
-            f"none can be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
+            f"cannot be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
         ) from None
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _needed() -> str:

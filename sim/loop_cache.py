@@ -3,16 +3,27 @@
 That is numba's tables of types, which take 0.1 s to fill, and the intermediate code of each loop,
 with which another that calls it is compiled. That loading can do without them is numba's own
 affair: this is for versions with which it has been tried (`KNOWN` of `machine_code`).
+
+What is on disk only saves time: a loop that cannot be read, or is not the one that was asked for,
+is compiled again, and one that cannot be written is compiled by each process.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
+from pickle import UnpicklingError
 from typing import Any
 
 from llvmlite.binding import add_symbol, parse_assembly, parse_bitcode
 from numba.core.caching import FunctionCache
 from numba.core.runtime._nrt_python import c_helpers
+
+SIGNATURE = 3
+"""Its place in what is kept. Two processes that compile at once may write one file for two."""
+
+DAMAGED = EOFError, UnpicklingError
+"""What reading raises of a file that was cut short."""
 
 
 class LoopCache(FunctionCache):
@@ -22,21 +33,37 @@ class LoopCache(FunctionCache):
         """The loop for these types, if it is kept."""
         _name_runtime()
         codegen = target_context.codegen()
-        with self._guard_against_spurious_io_errors():
-            key = self._index_key(sig, codegen)  # type: ignore[no-untyped-call]
-            kept = self._cache_file.load(key)  # type: ignore[no-untyped-call]
-            if kept is None:
-                INTERMEDIATE.parse()
-                return None
-            if INTERMEDIATE.is_needed:
-                return self._impl.rebuild(target_context, kept)
-            (name, kind, (code, intermediate)), function, *others = kept
-            bare = (name, kind, (code, _no_code())), function, *others
-            symbols = {function.llvm_func_name, function.llvm_cpython_wrapper_name}
-            codegen._engine._defined_symbols |= symbols
-            loop = self._impl.rebuild(target_context, bare)
-            INTERMEDIATE.left_out.append((loop.library, intermediate))
-            return loop
+        kept = self._kept(sig, codegen)
+        if kept is None:
+            INTERMEDIATE.parse()
+            return None
+        if INTERMEDIATE.is_needed:
+            return self._impl.rebuild(target_context, kept)
+        (name, kind, (code, intermediate)), function, *others = kept
+        bare = (name, kind, (code, _no_code())), function, *others
+        symbols = {function.llvm_func_name, function.llvm_cpython_wrapper_name}
+        codegen._engine._defined_symbols |= symbols
+        loop = self._impl.rebuild(target_context, bare)
+        INTERMEDIATE.left_out.append((loop.library, intermediate))
+        return loop
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a loop for these types, if the disk has room."""
+        with suppress(OSError, *DAMAGED):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def _kept(self, sig: Any, codegen: Any) -> Any:
+        """What the files have for these types; files that are damaged are begun anew."""
+        with suppress(OSError):
+            try:
+                key = self._index_key(sig, codegen)  # type: ignore[no-untyped-call]
+                kept = self._cache_file.load(key)  # type: ignore[no-untyped-call]
+                if kept is None or kept[SIGNATURE].args == sig:
+                    return kept
+            except DAMAGED:
+                pass
+            self.flush()  # type: ignore[no-untyped-call]
+        return None
 
 
 class Intermediate:

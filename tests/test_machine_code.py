@@ -7,9 +7,11 @@ import io
 import os
 import subprocess
 import sys
+from functools import partial
 from threading import Event
 
 import numba
+import pytest
 from numba.core import caching, event
 
 from bfpp.sim import machine_code
@@ -107,6 +109,41 @@ def test_the_collector_rests_while_numba_compiles():
 def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     assert machine_code.machine_code()(lambda number: number + 1)(1) == 2
+
+
+def cut_short(ending, folder):
+    for path in folder.glob(f"*/*.{ending}"):
+        os.truncate(path, path.stat().st_size // 2)
+
+
+def exchanged(folder):
+    one, other = folder.glob("*/*.nbc")
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+@pytest.mark.parametrize("harm", [partial(cut_short, "nbi"), partial(cut_short, "nbc"), exchanged])
+def test_what_is_kept_wrongly_is_compiled_again(harm, monkeypatch, tmp_path):
+    """As after a crash, or where two processes wrote what they had compiled at the same time."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def hits():
+        loop = machine_code.machine_code()(abs_of)
+        assert (loop(-3), loop(-3.5)) == (3, 3.5)
+        return sum(loop.stats.cache_hits.values())
+
+    assert (hits(), hits()) == (0, 2)
+    harm(tmp_path)
+    assert (hits(), hits()) == (0, 2)
+
+
+def test_loops_are_compiled_where_there_is_no_room_to_keep_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    loop = machine_code.machine_code()(abs_of)
+    for path in tmp_path.iterdir():  # a file can be put in the place of no folder
+        (path / f"{loop._cache._impl.filename_base}.nbi").mkdir()
+    assert loop(-3) == 3
 
 
 def test_kept_loops_are_loaded_without_what_compiling_needs(tmp_path):

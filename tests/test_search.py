@@ -303,7 +303,7 @@ def test_no_place_for_what_workers_need_is_one_line(monkeypatch):
 
     monkeypatch.setattr("bfpp.sim.fork_server.start", start)
     with (
-        pytest.raises(InvalidConfiguration, match="workers: none can be started: AF_UNIX path"),
+        pytest.raises(InvalidConfiguration, match="workers: cannot be started: AF_UNIX path"),
         executor("local", 1),
     ):
         pass
@@ -330,6 +330,28 @@ def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(m
         assert begun == [("local", 3), "ended"]
         workers.submit(abs, -1)
     assert begun == [("local", 3), "ended"] * 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (OSError(24, "Too many open files"), "cannot be started: .* Too many open files"),
+        (EOFError("unexpected EOF"), "a worker was killed from outside"),
+        (ConnectionResetError(), "a worker was killed from outside"),
+    ],
+)
+def test_workers_that_cannot_be_started_are_one_line(failure, reason, monkeypatch):
+    """As where files or memory are short: the server is killed, or has none to fork one."""
+
+    def start(_):
+        raise failure
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", start)
+    with (
+        pytest.raises(InvalidConfiguration, match=f"workers: {reason}"),
+        executor("local", 1) as workers,
+    ):
+        workers.submit(abs, -1)
 
 
 def test_a_killed_worker_is_a_reason_to_have_fewer():

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import re
+import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
@@ -85,6 +86,22 @@ def test_an_interruption_while_it_is_imported_prints_no_traceback(capsys, monkey
     monkeypatch.setitem(sys.modules, "bfpp.command_line", Interrupted("command_line"))
     assert main() == INTERRUPTED
     assert capsys.readouterr() == ("", "bfpp: interrupted\n")
+
+
+def test_an_interruption_in_imports_of_numpy_prints_no_traceback():
+    script = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'datetime':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts)\n"
+        "from bfpp.__main__ import main\n"
+        "assert 'datetime' not in sys.modules\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (INTERRUPTED, b"bfpp: interrupted\n")
 
 
 @pytest.mark.parametrize(
