@@ -77,23 +77,23 @@ def test_exposed_time_by_brute_force(graph, data):
     assert rank_metrics(timeline)[rank].exposed_transfer == len(expected) / 2
 
 
-def require_same_by_loop(drawn, start, end, tolerance):
+def require_same_by_loop(drawn, start, end):
     expected = Timeline(drawn.graph, start, end, drawn.source).rank_times
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "COMPILE_FROM", 0)
         patch.setattr(Timeline, "rank_times", None)
         found = CompiledTimeline(drawn.graph, start, end, drawn.source).rank_times
     for name, column in expected._asdict().items():
-        np.testing.assert_allclose(getattr(found, name), column, 0, tolerance, err_msg=name)
+        np.testing.assert_array_equal(getattr(found, name), column, name)
 
 
 @SOME
 @given(measured(clock_error=0.3))
 def test_a_loop_finds_when_ranks_compute_as_numpy_does(drawn):
-    """Tasks out of order; and in whole seconds, where many take no time or start together."""
+    """To the last bit, tasks out of order; and in whole seconds, where many start together."""
     times = drawn.start - OFFSET, drawn.end - OFFSET
-    require_same_by_loop(drawn, *times, 1e-12 * times[1].max())
-    require_same_by_loop(drawn, *map(np.round, times), 0)
+    require_same_by_loop(drawn, *times)
+    require_same_by_loop(drawn, *map(np.round, times))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
@@ -101,7 +101,7 @@ def test_the_same_of_exchanges_inside_passes(schedule):
     given = {"model": "mixtral-8x22b", "cluster": "dgx-h100", "implementation": "current"}
     experiment = Experiment(schedule, **given, pp=4, dp=8, ep=8, microbatches=8)
     timeline = in_pieces(predict(experiment)).timeline
-    require_same_by_loop(timeline, timeline.start, timeline.end, 1e-12 * timeline.step_time)
+    require_same_by_loop(timeline, timeline.start, timeline.end)
     assert all(timeline.rank_times.exposed[-1] > 0)
 
 

@@ -89,8 +89,8 @@ class Stretches(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long they are together."""
-        return float((self.end - self.start).sum())
+        """How long they are together, added up one by one as a loop does it."""
+        return float((self.end - self.start).cumsum()[-1])
 
 
 def _stretches(start: Seconds, end: Seconds) -> Stretches:
