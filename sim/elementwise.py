@@ -69,17 +69,17 @@ def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tenso
 
 
 def kept_input(
-    execution: Execution, prefix: str, module: str, expanded: Tensor
+    execution: Execution, module: str, expanded: Tensor
 ) -> tuple[tuple[Operator, ...], Tensor]:
-    """What keeps the input of an activation for its backward pass, if not itself, and as what.
+    """What the backward pass of an activation keeps of its input, after the operators that make it.
 
-    A copy in 8 bits is made by a kernel of its own, and so is the input that is made of it again.
+    In 8 bits it is a copy: one kernel casts it, and another one casts it back.
     """
     if not execution.quantised_activation:
         return (), expanded
     kept = Tensor(f"{expanded.name} in 8 bits", expanded.bytes / execution.number)
     moved = expanded.bytes + kept.bytes
-    cast = elementwise(f"{prefix}cast", module, (moved, moved), (1, 1), [expanded], kept)
+    cast = elementwise(f"{expanded.name} cast", module, (moved, moved), (1, 1), [expanded], kept)
     return (cast,), kept
 
 
@@ -93,7 +93,7 @@ def activation(
 ) -> tuple[Operator, ...]:
     """What is between an MLP's products; a gate may be a kernel with its activation or two.
 
-    Of its input it keeps what is `kept` of that.
+    `kept` is what stays of its input for the backward pass.
     """
     if not execution.model.gated or execution.fused:
         moved = (expanded.bytes + active.bytes, 2 * expanded.bytes + active.bytes)

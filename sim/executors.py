@@ -246,7 +246,7 @@ def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
-    """The futures, each when it is done; those that do not tell are looked at again and again."""
+    """The futures, each when it is done. Only those of the standard library need no polling."""
     waiting, pause = list(futures), FIRST_POLL_SECONDS
     telling = [future for future in waiting if isinstance(future, standard.Future)]
     if len(telling) == len(waiting):

@@ -108,7 +108,7 @@ def expert_operators(
     expanded, active = of_rows("experts expanded", wide), of_rows("experts active", experts.width)
     made, back = of_rows("rows made", model.hidden), of_rows("rows back", model.hidden)
     routed, out = execution.own("routed out", model.hidden), execution.own("mlp out", model.hidden)
-    cast, kept = kept_input(execution, "experts ", EXPERTS, expanded)
+    cast, kept = kept_input(execution, EXPERTS, expanded)
     exchanges = _exchanges(execution, experts, received)
     alone, beside = (
         (exchanges, NOTHING) if not execution.routing.beside_shared else (NOTHING, exchanges)
@@ -292,7 +292,7 @@ def _shared(
     out = execution.own("shared out", model.hidden)
     up = Linear("shared up", SHARED, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("shared down", SHARED, active, out, width, model.hidden, Division.ROWS)
-    cast, kept = kept_input(execution, "shared ", SHARED, expanded)
+    cast, kept = kept_input(execution, SHARED, expanded)
     return (
         *_with(up.operators(execution), beside.dispatch),
         *cast,

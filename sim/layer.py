@@ -45,7 +45,7 @@ def _mlp(execution: Execution, normed: Tensor) -> tuple[tuple[Operator, ...], Te
     ends = (normed, expanded, model.hidden, wide)
     up = Linear("mlp up", MLP, *ends, Division.COLUMNS, parts=parts)
     down = Linear("mlp down", MLP, active, out, width, model.hidden, Division.ROWS)
-    cast, kept = kept_input(execution, "", MLP, expanded)
+    cast, kept = kept_input(execution, MLP, expanded)
     operators = (
         *up.operators(execution),
         *cast,

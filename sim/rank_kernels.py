@@ -122,10 +122,10 @@ def _joined(begin, until, low, high):
 
 
 def _exposed(begin, until, first, last, low, high, busy):
-    """Seconds that intervals in order cover beside the stretches from `low` to `high`.
+    """Seconds covered by sorted intervals, but not by the stretches from `low` to `high`.
 
-    These take `busy` seconds. It is what all of them cover less that, added up in order as numpy
-    does it: the numbers do not depend on which of the two has worked them out.
+    That is what both cover together, less the `busy` seconds of the stretches, summed in the same
+    order as by numpy: the result is the same to the last bit.
     """
     if first == last:
         return 0.0

@@ -45,10 +45,7 @@ def build_graph(
     *,
     evaluates: bool = False,
 ) -> TaskGraph:
-    """The task graph of a schedule, or of the one of that name.
-
-    If it `evaluates`, of the schedule's forward passes alone. Raises `InvalidConfiguration` where
-    the schedule cannot run on the layout.
+    """The task graph of a schedule, lowered by numpy: `bfpp.build_graph` does large ones faster.
 
     >>> from bfpp.schedules import Layout, build_graph
     >>> build_graph("breadth-first", Layout(4, 8, loops=2))
