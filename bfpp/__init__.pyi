@@ -1,10 +1,13 @@
 """The public names of `bfpp`, and where each of them lives."""
 
-from .explanation import Explanation as Explanation
-from .explanation import explain as explain
-from .figures import write_svg as write_svg
-from .predictions import Prediction as Prediction
-from .predictions import predict as predict
+from .api.explanation import Explanation as Explanation
+from .api.explanation import explain as explain
+from .api.predictions import Prediction as Prediction
+from .api.predictions import predict as predict
+from .api.print_figures import write_svg as write_svg
+from .api.sweeping import search as search
+from .api.sweeping import sweep as sweep
+from .api.training import train as train
 from .schedules import Communication as Communication
 from .schedules import Configuration as Configuration
 from .schedules import Degrees as Degrees
@@ -20,33 +23,30 @@ from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
 from .schedules.validity import Violation as Violation
 from .schedules.validity import violations as violations
-from .sim.abstract import AbstractCosts as AbstractCosts
-from .sim.cluster import Cluster as Cluster
-from .sim.cluster import load_cluster as load_cluster
-from .sim.compiled_lowering import build_graph as build_graph
-from .sim.costs import CostModel as CostModel
-from .sim.costs import Costs as Costs
-from .sim.engines import simulate as simulate
-from .sim.experiment import Experiment as Experiment
-from .sim.experiment import experiment_of as experiment_of
-from .sim.model import Transformer as Transformer
-from .sim.model import load_model as load_model
-from .sim.physical import PhysicalCosts as PhysicalCosts
+from .sim.cluster.cluster import Cluster as Cluster
+from .sim.cluster.cluster import load_cluster as load_cluster
+from .sim.costs.abstract import AbstractCosts as AbstractCosts
+from .sim.costs.physical import PhysicalCosts as PhysicalCosts
+from .sim.engines.compiled_lowering import build_graph as build_graph
+from .sim.engines.cost_model import CostModel as CostModel
+from .sim.engines.cost_model import Costs as Costs
+from .sim.engines.engines import simulate as simulate
+from .sim.experiment.experiment import Experiment as Experiment
+from .sim.experiment.experiment import experiment_of as experiment_of
+from .sim.models.model import Transformer as Transformer
+from .sim.models.model import load_model as load_model
 from .sim.synthesis.synthesis import synthesize as synthesize
-from .sweeping import search as search
-from .sweeping import sweep as sweep
-from .traces.difference import Difference as Difference
-from .traces.difference import difference as difference
-from .traces.html import write_html as write_html
-from .traces.metrics import bubble as bubble
-from .traces.metrics import rank_metrics as rank_metrics
-from .traces.panel import Panel as Panel
-from .traces.perfetto import write_perfetto as write_perfetto
-from .traces.text import text as text
-from .traces.timeline import Timeline as Timeline
-from .traces.timeline_file import load_timeline as load_timeline
-from .traces.timeline_file import save_timeline as save_timeline
-from .training import train as train
+from .traces.explain.difference import Difference as Difference
+from .traces.explain.difference import difference as difference
+from .traces.figures.panel import Panel as Panel
+from .traces.figures.terminal import text as text
+from .traces.formats.perfetto import write_perfetto as write_perfetto
+from .traces.formats.timeline_json import load_timeline as load_timeline
+from .traces.formats.timeline_json import save_timeline as save_timeline
+from .traces.page.html import write_html as write_html
+from .traces.timeline.metrics import bubble as bubble
+from .traces.timeline.metrics import rank_metrics as rank_metrics
+from .traces.timeline.timeline import Timeline as Timeline
 
 __version__: str
 

@@ -6,9 +6,10 @@ off it once it has imported what they share, and is ended if it is not needed.
 """
 
 import gc
+import os
 import sys
 
-INTERRUPTED = 130
+from bfpp.terminal.interrupts import INTERRUPTED, collect_garbage
 
 SEARCHES = {"search", "tradeoff"}
 ALONE = {"-h", "--help", "--executor"}
@@ -28,12 +29,12 @@ def main() -> int:
             return _run()
         from contextlib import suppress
 
-        from bfpp.sim import fork_server
-        from bfpp.sim.blas import one_thread
+        from bfpp.sim.engines.loops.blas import one_thread
+        from bfpp.sim.search import fork_server
 
         try:
             with suppress(OSError), one_thread():  # where workers are needed, it is reported
-                import bfpp.sim.evaluation  # noqa: F401
+                import bfpp.sim.search.evaluation  # noqa: F401
 
                 fork_server.start(forked=True)
             return _run()
@@ -46,13 +47,6 @@ def main() -> int:
         collect_garbage()
 
 
-def collect_garbage() -> None:
-    """Turn the collector on again, if it is off; it leaves alone what there is by now."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
-
-
 def _searches(words: list[str]) -> bool:
     options = {word.partition("=")[0] for word in words}
     return not ALONE.intersection(options) and not SEARCHES.isdisjoint(words[:1])
@@ -60,7 +54,7 @@ def _searches(words: list[str]) -> bool:
 
 def _run() -> int:
     if TRAINS.isdisjoint(sys.argv[1:2]):
-        from bfpp.sim.blas import one_thread
+        from bfpp.sim.engines.loops.blas import one_thread
 
         with one_thread():
             import numpy  # noqa: F401
@@ -69,5 +63,17 @@ def _run() -> int:
     return main()
 
 
+def _leave_working_directory() -> None:
+    """Undo that `python -m` looks for modules in the working directory first.
+
+    Where bfpp itself is there, it comes last.
+    """
+    if not sys.flags.safe_path:
+        first = sys.path.pop(0)
+        if first == os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH120
+            sys.path.append(first)
+
+
 if __name__ == "__main__":
+    _leave_working_directory()
     sys.exit(main())

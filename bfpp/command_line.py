@@ -21,45 +21,18 @@ import platform
 import shlex
 import sys
 import traceback
-from collections.abc import Container, Sequence
-from importlib import import_module
-from keyword import iskeyword
+from collections.abc import Sequence
 
-from bfpp import __version__, errors
-from bfpp.__main__ import INTERRUPTED, collect_garbage
-from bfpp.executor.shortage import shortage
-from bfpp.outputs import prepared
-from bfpp.parser import BAD_INPUT, Parser
+from bfpp import __version__
+from bfpp.commands import with_options_of
+from bfpp.executor.devices.out_of_memory import shortage
 from bfpp.schedules import InvalidInput
-from bfpp.schedules.python_file import line_at_fault
-from bfpp.standard_streams import enduring
-
-COMMANDS = {
-    "simulate": "predict one schedule: step time, bubble, memory, timeline",
-    "compare": "several schedules side by side: one table, one figure",
-    "explore": "try schedules, sizes and costs in the browser",
-    "show": "a saved timeline, simulated or measured: tables and pictures",
-    "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
-    "import": "a timeline from the traces of torch.profiler or Nsight Systems, or of --perfetto",
-    "explain": "why a step takes as long as it does, and what it depends on",
-    "calibrate": "measure how long a model's layers take on this machine, as a profile",
-    "measure": "measure this machine's kernels, host and links, as a cluster file",
-    "run": "train a model with the schedule",
-    "export": "a checkpoint of bfpp run as Hugging Face's safetensors",
-    "search": "the best ways to train a model on N GPUs",
-    "schedule": "find an order of passes within a memory limit, with a bound on how good it is",
-    "tradeoff": "training time against cost, over sizes of the cluster",
-    "validate": "predict measured configurations, and compare",
-    "fit": "fit the constants of clusters and implementations to measurements",
-    "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
-    "orders": "print each rank's compute order, or write it for PyTorch",
-    "check": "check a schedule, or orders or a task graph from a file",
-    "paper": "the paper's figures and tables, reproduced",
-    "models": "list the model presets, or print one as a file",
-    "clusters": "list the cluster presets, or print one as a file",
-    "completion": "print the completion script for bash, zsh or fish",
-}
-"""Every command and what it is for, in the order of the help text."""
+from bfpp.schedules.formats.python_file import exit_as_error, line_at_fault
+from bfpp.terminal import error_lines
+from bfpp.terminal.interrupts import INTERRUPTED, collect_garbage
+from bfpp.terminal.outputs import prepared
+from bfpp.terminal.parser import BAD_INPUT, Parser
+from bfpp.terminal.standard_streams import enduring
 
 FAULT = 70
 
@@ -86,18 +59,18 @@ def _run(words: list[str]) -> int:
             return BAD_INPUT
         options = _parse(parser, command, words)
         collect_garbage()
-        with prepared(options):
+        with prepared(options), exit_as_error():
             exit_code: int = options.run(options)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except InvalidInput as error:
-        return _report(name, errors.explain(error))
+        return _report(name, error_lines.explain(error))
     except Exception as error:
         if short := shortage(error):
             return _report(name, short)
         if line := line_at_fault(error):
-            return _report(name, errors.one_line(f"{line}: {type(error).__name__}: {error}"))
+            return _report(name, error_lines.one_line(f"{line}: {type(error).__name__}: {error}"))
         traceback.print_exc()
         print(_request(error, words), file=sys.stderr)  # noqa: T201
         return FAULT
@@ -119,51 +92,20 @@ def _report(name: str, reason: str) -> int:
 
 
 def _request(error: Exception, words: list[str]) -> str:
-    """What to do about a fault, and what a report of it needs in addition to the traceback."""
+    """Advice after a fault: how to report it, and the versions that a report needs."""
     versions = f"bfpp {__version__}, Python {platform.python_version()}, {platform.platform()}"
     return (
         f"bfpp: {type(error).__name__} is a fault of the program, unless it is in code of your "
         f"own. Please report it with the lines above, and these:\n{versions}\n"
-        + errors.one_line(shlex.join(["bfpp", *words]))
+        + error_lines.one_line(shlex.join(["bfpp", *words]))
     )
 
 
 def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
     """The parser, and that of the command in `words`: only this one gets its options."""
     chosen = next((word for word in words if not word.startswith("-")), None)
-    parser, commands = _with_options_of({chosen})
+    parser, commands = with_options_of({chosen})
     return parser, commands[0] if commands else None
-
-
-def all_commands() -> tuple[Parser, list[Parser]]:
-    """The parser, and those of all commands with their options."""
-    return _with_options_of({*COMMANDS})
-
-
-def _with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]]:
-    parser = Parser(
-        prog="bfpp",
-        description="See, predict and check the schedules of pipeline-parallel training.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    found = []
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
-        )
-        if name in chosen:
-            module = import_module(module_of(name))
-            module.add_arguments(command)
-            command.set_defaults(run=module.run, parser=command)
-            found.append(command)
-    return parser, found
-
-
-def module_of(command: str) -> str:
-    """The module of a command, whose name Python may not allow."""
-    return f"bfpp.commands.{command}{'_' * iskeyword(command)}"
 
 
 def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse.Namespace:

@@ -6,26 +6,29 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from bfpp import options as shared
+from bfpp.api.jobs import about, checked_plan, fail, job_of, limits_of, require_torch
 from bfpp.executor.settings import BackendName
-from bfpp.formats import PROFILE
-from bfpp.jobs import about, device_job_of, fail, limits_of
-from bfpp.measuring import progress
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.profiles import as_toml
-from bfpp.results import print_json, print_table
-from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
-from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
-from bfpp.sim.profile import PASSES
-from bfpp.traces.time_axis import in_words
-from bfpp.trained_model import ties
+from bfpp.options import shared
+from bfpp.options.measuring import progress
+from bfpp.options.profiles import as_toml
+from bfpp.options.run import add_device_arguments, add_model_arguments, add_process_arguments
+from bfpp.options.run_settings import device_settings
+from bfpp.options.trained_model import source_of, ties
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.costs.measured_profile import PASSES
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.terminal.formats import PROFILE
+from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.printing import print_json, print_table
+from bfpp.traces.timeline.units import in_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp calibrate`."""
     parser.add_argument(
         "--pp",
-        type=shared.whole_number,
+        type=whole_number,
         default=2,
         metavar="N",
         help="ranks that compute and transfer concurrently: as many as will train (default: 2)",
@@ -47,19 +50,20 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidConfiguration("backend", "only bfpp's own runtime can be measured: cpu")
     if (options.tp or 1) > 1:
         raise InvalidConfiguration("tp", "only whole layers can be measured")
-    job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
+    require_torch()
+    experiment = Experiment("breadth-first", pp=options.pp, microbatches=1, dp=options.dp or 1)
+    job = job_of(experiment, source_of(options), steps=1, **device_settings(options))
     if ties(job.model):
         raise InvalidConfiguration(
             "model",
             f"{options.model} has tied embeddings, which a profile does not price: a model file "
             "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
         )
-    from bfpp.executor.calibration import QUICK, Effort, calibrate
+    from bfpp.executor.measure.passes import QUICK, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare
 
     prepare(options.interface)
-    job.require_devices()
-    job.plan().check()
+    checked_plan(job)
     with progress(options) as report:
         try:
             work = (job, QUICK if options.quick else Effort())

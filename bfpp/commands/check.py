@@ -9,12 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bfpp import options as shared
-from bfpp.errors import blaming, one_line
-from bfpp.experiment_file import experiment_of_file, is_experiment_file
-from bfpp.formats import JSON
-from bfpp.parser import Parser
-from bfpp.results import print_json
+from bfpp.options import shared
+from bfpp.options.experiment_file import experiment_of_file, is_experiment_file
 from bfpp.schedules import (
     P2P,
     Configuration,
@@ -24,22 +20,26 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
-from bfpp.schedules.graph_file import read_graph
+from bfpp.schedules.families.registry import ALIASES, DEFAULT_SCHEDULES, ORDERS
+from bfpp.schedules.formats.graph_json import read_graph
+from bfpp.schedules.formats.python_file import MARK
+from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts, read_values
 from bfpp.schedules.lowering.posting import WrongPosts
-from bfpp.schedules.order_validity import OrderViolation, order_violations
-from bfpp.schedules.python_file import MARK
+from bfpp.schedules.orders.validity import OrderViolation, order_violations
 from bfpp.schedules.reading import read_file, read_stream
-from bfpp.schedules.registry import ALIASES, DEFAULT_SCHEDULES, ORDERS
-from bfpp.schedules.torch_format import layout_of, read_orders, read_posts, read_values
 from bfpp.schedules.validity import Kind, violations
+from bfpp.terminal.error_lines import blaming, one_line
+from bfpp.terminal.formats import JSON
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json
 
 INVALID = 1
 
 POSTING = ("p2p", "eager")
-"""How transfers are posted: what a file of orders says of it, options may change."""
+"""Posting of transfers: options override a file of orders."""
 
 Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
-"""What is wrong, and what is right but not as the rules prescribe."""
+"""Records of violations, and of deviations from the rules that are valid."""
 
 
 def _check_orders(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
@@ -51,10 +51,8 @@ def _check_orders(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
     if not broken and (any(posts) or communication.p2p is not P2P.CHANNELS):
         try:
             lower(orders, layout_of(orders), communication, posts=posts)
-        except Deadlock as error:
-            broken = [_deadlock(error)]
-        except WrongPosts as error:
-            broken = [OrderViolation("posts", error.reason)]
+        except tuple(LOWERED) as error:
+            broken = [_of_lowering(error)]
     return [asdict(violation) for violation in broken], []
 
 
@@ -80,20 +78,25 @@ def _check_schedule(configuration: Configuration) -> Findings:
         return [asdict(each) for each in broken], []
     try:
         graph = configuration.graph()
-    except Deadlock as error:
-        return [asdict(_deadlock(error))], []
+    except tuple(LOWERED) as error:
+        return [asdict(_of_lowering(error))], []
     return _check_graph(graph)
 
 
-def _deadlock(error: Deadlock) -> OrderViolation:
-    return OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))
+def _of_lowering(error: InvalidConfiguration) -> OrderViolation:
+    rule = LOWERED[type(error)]
+    return OrderViolation(rule, error.reason.removeprefix(f"{rule}: "))
+
+
+LOWERED: dict[type[InvalidConfiguration], str] = {Deadlock: "deadlock", WrongPosts: "posts"}
+"""The rules that only lowering shows to be broken, by what it raises."""
 
 
 FORMATS: dict[str, Callable[[str, bytes, Mapping[str, Any]], Findings]] = {
     "torch": _check_orders,
     "graph": _check_file_of_graph,
 }
-"""How the content of a file is checked, with the options of posting that are given."""
+"""The check of a file's content, with the options of posting that are given."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -137,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _is_content(source: str) -> bool:
-    """Whether the content of a file is to be checked, which other commands would refuse."""
+    """True if the content of a file is to be checked, which other commands would refuse."""
     known = {*registered_schedules(), *ALIASES}
     if source in known or MARK in source or is_experiment_file(source):
         return False

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from bfpp.presets import Presets, file_text
-from bfpp.sim.cluster import Cluster, load_cluster
+from bfpp.reports.presets import Presets, file_text
+from bfpp.sim.cluster.cluster import Cluster, load_cluster
 
 
 def _record(cluster: Cluster) -> dict[str, Any]:

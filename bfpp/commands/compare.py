@@ -8,23 +8,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from bfpp import options as shared
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import compared, require_same_unit, side_by_side
-from bfpp.outputs import add_force_argument
-from bfpp.parser import Parser
-from bfpp.pictures import (
+from bfpp.api.predictions import Prediction, predict
+from bfpp.api.results import NOISE, Result, fastest, verdict
+from bfpp.options import shared
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.options.named_experiments import compared, require_same_unit, side_by_side
+from bfpp.reports.pictures import (
     add_picture_arguments,
     check_picture_arguments,
     print_text,
     write_pictures,
 )
-from bfpp.prediction_notes import print_cautions
-from bfpp.predictions import Prediction, predict
-from bfpp.results import NOISE, Result, print_json, print_table, verdict
+from bfpp.reports.prediction_notes import print_cautions
 from bfpp.schedules import InvalidConfiguration, Layout
-from bfpp.schedules.registry import DEFAULT_SCHEDULES
-from bfpp.sim.experiment import Experiment
+from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json, print_table
 
 
 def add_arguments(parser: Parser) -> None:
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     check_picture_arguments(options)
     names = options.schedules or DEFAULT_SCHEDULES
-    known = compared(names)
+    known = compared(names, trust=options.trust)
     experiments = side_by_side(known, shared.given(options))
     require_same_unit(experiments)
     _require_same_model(experiments)
@@ -86,10 +87,13 @@ def _told_apart(names: Sequence[str], results: Sequence[Prediction]) -> list[Pre
 
 def _print(results: Sequence[Prediction]) -> None:
     """A column for each schedule, a row for each number."""
-    fastest = min(result.timeline.step_time for result in results)
+    first = fastest(results)
+    least = first.timeline.step_time if first else 0.0
 
     def beside_the_fastest(result: Result) -> str:
-        slower = result.timeline.step_time / fastest - 1 if fastest else 0.0
+        if result.shortage:
+            return "does not fit"
+        slower = result.timeline.step_time / least - 1 if least else 0.0
         return f"+{slower:.1%}" if slower > NOISE else "fastest"
 
     rows = [

@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
+from bfpp.commands import all_commands
 from bfpp.schedules import registered_schedules
-from bfpp.schedules.registry import ALIASES
-from bfpp.sim.preset_files import preset_names
+from bfpp.schedules.families.registry import ALIASES
+from bfpp.sim.presets.files import preset_names
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -27,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the shell's script, which never calls bfpp, and so is as fast as the shell."""
     import shtab
-
-    from bfpp.command_line import all_commands
 
     known = {
         "schedule": [*registered_schedules(), *ALIASES],

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 
-from bfpp import options as shared
-from bfpp.differences import difference_in_words, difference_record, print_difference
-from bfpp.outputs import add_force_argument
-from bfpp.pictures import (
+from bfpp.api.saved import SavedTimeline, add_timeline_argument, load
+from bfpp.options import shared
+from bfpp.reports.differences import difference_in_words, difference_record, print_difference
+from bfpp.reports.pictures import (
     add_picture_arguments,
     check_picture_arguments,
     print_text,
     write_pictures,
 )
-from bfpp.results import print_json
-from bfpp.saved import SavedTimeline, add_timeline_argument, load
-from bfpp.traces.difference import difference
+from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.printing import print_json
+from bfpp.traces.explain.difference import difference
 
 FILES = ("simulated", "measured")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp diff`."""
-    for name, purpose in zip(FILES, ("timeline to judge", "timeline to judge it by"), strict=True):
+    for name, purpose in zip(FILES, ("predicted timeline", "measured timeline"), strict=True):
         add_timeline_argument(parser, name, name.upper(), purpose)
     add_picture_arguments(parser)
     add_force_argument(parser)

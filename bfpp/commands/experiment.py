@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bfpp import options as shared
-from bfpp.experiment_file import comments_for_others, experiment_text
-from bfpp.formats import EXPERIMENT
-from bfpp.frameworks import FRAMEWORKS, framework_config
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.parser import Parser
-from bfpp.results import print_json
+from bfpp.launchers.frameworks import FRAMEWORKS, framework_config
+from bfpp.options import shared
+from bfpp.options.experiment_file import comments_for_others, experiment_text
+from bfpp.terminal.formats import EXPERIMENT
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json
 
 
 def add_arguments(parser: Parser) -> None:

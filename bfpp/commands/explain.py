@@ -8,31 +8,32 @@ from pathlib import Path
 
 from rich.text import Text
 
-from bfpp import options as shared
-from bfpp.errors import one_line
-from bfpp.experiment_file import is_experiment_file
-from bfpp.explanation import Explanation
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.named_experiments import named, require_same_unit, side_by_side
-from bfpp.parser import Parser
-from bfpp.prediction_notes import print_cautions
-from bfpp.predictions import Prediction, predict
-from bfpp.results import NOISE, RANKS_SHOWN, output, print_json, print_table
-from bfpp.saved import SavedTimeline, is_timeline_file, load
+from bfpp.api.explanation import Explanation
+from bfpp.api.predictions import Prediction, predict
+from bfpp.api.results import NOISE
+from bfpp.api.saved import SavedTimeline, is_timeline_file, load
+from bfpp.options import shared
+from bfpp.options.experiment_file import is_experiment_file
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.options.named_experiments import named, require_same_unit, side_by_side
+from bfpp.reports.prediction_notes import print_cautions
+from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.costs import CostModel
-from bfpp.sim.engines import simulate
-from bfpp.sim.experiment_values import STAGES, of_group
-from bfpp.sim.parameters import changed, parse_change
-from bfpp.tables import print_idle, print_shares
-from bfpp.traces.time_axis import in_words
+from bfpp.sim.costs.parameters import changed, parse_change
+from bfpp.sim.engines.cost_model import CostModel
+from bfpp.sim.engines.engines import simulate
+from bfpp.sim.experiment.values import STAGES, of_group
+from bfpp.terminal.error_lines import one_line
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table
+from bfpp.traces.timeline.units import in_words
 
 SENSITIVITIES_SHOWN = 12
 
 DIVIDING = ("model", *of_group(STAGES))
-"""What another schedule of the same model depends on, to be divided alike."""
+"""Values that another schedule of the same model needs, to be divided alike."""
 
-NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
+NOT_AGAINST = {"-h", "--help", "--json", "--json-schema", "--set", "--against"}
 """Options that say nothing of a configuration."""
 
 
@@ -147,11 +148,14 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     if not words or words[0].startswith("-"):
         words = [options.schedule, *words]
     elif not is_experiment_file(words[0]):
-        inherited = named(options.schedule).record | inherited
+        inherited = named(options.schedule, trust=options.trust).record | inherited
         dividing = {name: inherited[name] for name in DIVIDING if name in inherited}
-        [other] = side_by_side([named(words[0])], dividing)
+        [other] = side_by_side([named(words[0], trust=options.trust)], dividing)
         base = base | inherited | {name: getattr(other, name) for name in DIVIDING}
-    compared = parser.parse(words, shared.with_parameters(argparse.Namespace(**base), {}))
+    trusted = [shared.TRUST] * options.trust
+    compared = parser.parse(
+        [*words, *trusted], shared.with_parameters(argparse.Namespace(**base), {})
+    )
     inherited |= shared.given_parameters(compared)
     own = shared.experiment(compared).rule.parameters
     parameters = {name: inherited[name] for name in own if name in inherited}

@@ -7,10 +7,10 @@ import sys
 from errno import errorcode
 
 from bfpp.explorer.server import ExplorerServer
-from bfpp.formats import HTML
-from bfpp.numbers_given import whole_number
-from bfpp.outputs import Output, add_force_argument, add_output_folder
 from bfpp.schedules import InvalidInput
+from bfpp.terminal.formats import HTML
+from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output_folder
 
 MOST_PORTS = 65535
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         from bfpp.explorer.static import static_page
 
-        page = Output("--out", options.out.path / "index.html", (HTML,))
+        page = options.out.inside("index.html", HTML)
         page.require_ours(options.force)
         text = static_page()
         sys.stdout.write("listed steps, any costs: open index.html in a browser\n")

@@ -10,22 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp import options as shared
-from bfpp.errors import blaming, refusing
+from bfpp.api.jobs import require_torch
 from bfpp.executor.settings import DType
-from bfpp.formats import CONFIG, SAFETENSORS
-from bfpp.jobs import require_torch
-from bfpp.outputs import add_force_argument, add_output_folder
-from bfpp.results import print_json, print_table
-from bfpp.run_options import PRECISIONS, add_choice
+from bfpp.options import shared
+from bfpp.options.run import PRECISIONS, add_choice
+from bfpp.options.trained_model import require_safetensors, transformer_source
 from bfpp.schedules import InvalidConfiguration, InvalidInput
-from bfpp.schedules.reading import read_file
-from bfpp.sim.hugging_face import is_config
-from bfpp.sim.model import load_model
-from bfpp.trained_model import require_safetensors, transformer_source
+from bfpp.schedules.reading import parsed, read_file
+from bfpp.sim.models.hugging_face import is_config
+from bfpp.sim.models.model import load_model
+from bfpp.terminal.error_lines import blaming, refusing
+from bfpp.terminal.formats import CONFIG, SAFETENSORS
+from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output_folder
+from bfpp.terminal.printing import print_json, print_table
 
 if TYPE_CHECKING:
-    from bfpp.executor.transformer import TransformerSizes
+    from bfpp.executor.model.transformer.transformer import TransformerSizes
 
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--step",
-        type=shared.whole_number,
+        type=whole_number,
         metavar="N",
         help="step of the checkpoint (default: the last)",
     )
@@ -79,11 +80,11 @@ def run(options: argparse.Namespace) -> int:
     require_torch()
     require_safetensors()
     from bfpp.executor.checkpoint import CheckpointError, read_manifest
-    from bfpp.executor.history import LAST
-    from bfpp.executor.hugging_face import WeightExport
-    from bfpp.executor.hugging_face_config import config_of
-    from bfpp.executor.plan import DTYPES
-    from bfpp.executor.sources import described_sizes
+    from bfpp.executor.model.sources import described_sizes
+    from bfpp.executor.model.transformer.hugging_face import WeightExport
+    from bfpp.executor.model.transformer.hugging_face_config import config_of
+    from bfpp.executor.plan.plan import DTYPES
+    from bfpp.executor.run.history import LAST
 
     precision = DType(options.precision)
     with blaming("CHECKPOINT"), refusing("file", CheckpointError):
@@ -139,7 +140,7 @@ def _chosen(path: Path, step: int | None) -> Path:
 
 
 def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
-    """What a `config.json` says; raises `InvalidConfiguration` for that of another model."""
+    """The details of a `config.json`; raises `InvalidConfiguration` for that of another model."""
     model = load_model(str(file))
     if not is_config(file):
         raise InvalidConfiguration("config", f"{file} is no config.json")
@@ -151,7 +152,7 @@ def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
                 f"{file} is the config of another model: {name} {size}, and the checkpoint has "
                 f"{own}",
             )
-    config: dict[str, Any] = json.loads(read_file(file))
+    config: dict[str, Any] = parsed(read_file(file))
     return config
 
 

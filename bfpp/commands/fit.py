@@ -12,14 +12,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bfpp import options as shared
-from bfpp.errors import blaming
-from bfpp.formats import CONSTANTS
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import print_json, print_table
-from bfpp.sim.fit import Fit, Numbers, constants_text, fit, fits
-from bfpp.sim.fit import Progress as Tell
-from bfpp.sim.validation import COLUMNS_IN_WORDS, Measurement, read_measurements
+from bfpp.options import shared
+from bfpp.sim.measurements.fit import Fit, Numbers, constants_text, fit, fits
+from bfpp.sim.measurements.fit import Progress as Tell
+from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
+from bfpp.sim.measurements.validation import Measurement
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.formats import CONSTANTS
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.printing import print_json, print_table
 
 COLUMNS = ("constant", "value", "standard error", "unit", "determined")
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip the cross-validation, which leaves out each method of each table in turn",
     )
+    shared.add_trust_argument(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fit, report, and write the constants."""
     with blaming("TABLE.csv"):
-        rows = read_measurements(options.table)
+        rows = read_measurements(options.table, trust=options.trust)
     with _progress(1 if options.no_cross_validation else fits(rows)) as progress:
         found = fit(rows, not options.no_cross_validation, progress)
     if options.json:

@@ -6,26 +6,26 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bfpp import formats
-from bfpp import options as shared
-from bfpp.errors import blaming
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import print_json, print_table
-from bfpp.saved import SavedTimeline
+from bfpp.api.saved import SavedTimeline
+from bfpp.options import shared
+from bfpp.reports.tables import print_result
 from bfpp.schedules import InvalidInput
+from bfpp.schedules.formats.torch_csv import read_orders
+from bfpp.schedules.orders.steps import Order
 from bfpp.schedules.reading import read_file
-from bfpp.schedules.steps import Order
-from bfpp.schedules.torch_format import read_orders
-from bfpp.tables import print_result
-from bfpp.traces.chakra import is_chakra, read_chakra
-from bfpp.traces.imported import imported
-from bfpp.traces.kineto import recorded
-from bfpp.traces.nsight import is_nsight, recorded_processes
-from bfpp.traces.perfetto_reading import is_ours, read_perfetto
-from bfpp.traces.recorded import Recorded
-from bfpp.traces.text_files import parsed
-from bfpp.traces.timeline import Timeline
-from bfpp.traces.timeline_file import save_timeline
+from bfpp.terminal import formats
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.printing import print_json, print_table
+from bfpp.traces.formats.chakra import is_chakra, read_chakra
+from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
+from bfpp.traces.formats.text_files import parsed_trace
+from bfpp.traces.formats.timeline_json import save_timeline
+from bfpp.traces.profiles.import_profile import import_profiles
+from bfpp.traces.profiles.kineto import read_kineto
+from bfpp.traces.profiles.nsight import is_nsight, read_nsight
+from bfpp.traces.profiles.profile import Profile
+from bfpp.traces.timeline.timeline import Timeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +83,8 @@ def _timeline(options: argparse.Namespace) -> Timeline:
             traces.append(read_chakra([read_file(path) for path in files]))
     ours = [each for each in traces if isinstance(each, Timeline)]
     if not ours:
-        seen = [each for each in traces if isinstance(each, Recorded)]
-        return imported(seen, _orders(options.orders), options.step)
+        seen = [each for each in traces if isinstance(each, Profile)]
+        return import_profiles(seen, _orders(options.orders), options.step)
     if len(traces) > 1 or options.orders or options.step is not None:
         raise InvalidInput(
             "TRACE: a trace from --perfetto or --chakra already has all ranks, their orders and "
@@ -93,13 +93,13 @@ def _timeline(options: argparse.Namespace) -> Timeline:
     return ours[0]
 
 
-def _read(path: Path) -> Sequence[Recorded | Timeline]:
-    """What a file holds: a process or several, or a timeline of ours."""
+def _read(path: Path) -> Sequence[Profile | Timeline]:
+    """Content of a file: one process or several, or a timeline of ours."""
     with blaming(f"TRACE: {path}"):
         if is_nsight(path):
-            return recorded_processes(path)
-        trace = parsed(read_file(path))
-        return [read_perfetto(trace) if is_ours(trace) else recorded(trace)]
+            return read_nsight(path)
+        trace = parsed_trace(read_file(path))
+        return [read_perfetto(trace) if is_ours(trace) else read_kineto(trace)]
 
 
 def _orders(path: Path | None) -> list[Order] | None:

@@ -10,16 +10,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bfpp import options as shared
-from bfpp.cluster_files import cluster_text
-from bfpp.formats import CLUSTER
-from bfpp.jobs import fail, require_torch
-from bfpp.measuring import About, Measured, of_device, of_system, progress
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import print_json, print_table
+from bfpp.api.jobs import fail, require_torch
+from bfpp.options import shared
+from bfpp.options.cluster_files import cluster_text
+from bfpp.options.measuring import About, Measured, of_device, of_system, progress
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.calibration import Calibration, calibrate
-from bfpp.sim.measured_kernels import Row
+from bfpp.sim.measurements.calibration import Calibration, calibrate
+from bfpp.sim.measurements.measured_kernels import Row
+from bfpp.terminal.formats import CLUSTER
+from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.printing import print_json, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--members",
-        type=shared.whole_number,
+        type=whole_number,
         metavar="N",
         help="measure collectives among N devices (default: torchrun's processes, or all GPUs of "
         "this machine; with one, links are taken from --like)",

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from bfpp.presets import Presets, file_text
-from bfpp.sim.hugging_face import read_config
-from bfpp.sim.model import Transformer, load_model
+from bfpp.reports.presets import Presets, file_text
+from bfpp.sim.models.hugging_face import read_config
+from bfpp.sim.models.model import Transformer, load_model
 
 
 def _record(model: Transformer) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bfpp import options as shared
-from bfpp.formats import END_OF_ORDERS, ORDERS
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.parser import Parser
-from bfpp.results import print_json
-from bfpp.schedules.steps import in_units
-from bfpp.schedules.torch_actions import write_actions
-from bfpp.schedules.torch_format import write_orders
+from bfpp.options import shared
+from bfpp.schedules.formats.torch_actions import write_actions
+from bfpp.schedules.formats.torch_csv import write_orders
+from bfpp.schedules.orders.steps import in_units
+from bfpp.terminal.formats import END_OF_ORDERS, ORDERS
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json
 
 
 def add_arguments(parser: Parser) -> None:

@@ -14,26 +14,27 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
-from bfpp import formats
-from bfpp import options as shared
-from bfpp.errors import blaming
-from bfpp.figures import add_width_argument, converted
-from bfpp.outputs import Output, add_force_argument, add_output_folder, require_installed
+from bfpp.api.print_figures import converted
+from bfpp.options import shared
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
 from bfpp.paper.item import Folder, Made, PaperTable
-from bfpp.results import output, print_json, print_table
+from bfpp.reports.figures import add_width_argument
 from bfpp.schedules import InvalidInput
-from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.errors import did_you_mean
+from bfpp.terminal import formats
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder, require_installed
+from bfpp.terminal.printing import output, print_json, print_table
 
 FORMATS = (
     formats.SVG, formats.PDF, formats.PNG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON,
     formats.MEASUREMENTS,
 )  # fmt: skip
-"""What items are written as."""
+"""Formats of items."""
 
 ALSO = {"pdf": formats.PDF, "png": formats.PNG}
-"""What figures may be converted to."""
+"""Formats that figures can be converted to."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.items)) or list(ITEMS)
     for each in options.also:
         require_installed("--also", ALSO[each])
-    outputs = _outputs(options.out.path, [*names, "index"])
+    outputs = _outputs(options.out, [*names, "index"])
     with blaming("--out"):
         for each in outputs.values():
             each.require_ours(options.force)
@@ -94,10 +95,10 @@ def _also(item: Made, names: Sequence[str]) -> Made:
     return replace(item, files=[*item.files, *more])
 
 
-def _outputs(folder: Path, names: Sequence[str]) -> dict[str, Output]:
+def _outputs(folder: Output, names: Sequence[str]) -> dict[str, Output]:
     """By name, the files that these items may be written to."""
     return {
-        f"{name}{suffix}": Output("--out", folder / f"{name}{suffix}", (each,))
+        f"{name}{suffix}": folder.inside(f"{name}{suffix}", each)
         for name in names
         for each in FORMATS
         for suffix in each.suffixes[:1]
@@ -106,17 +107,19 @@ def _outputs(folder: Path, names: Sequence[str]) -> dict[str, Output]:
 
 def _report(made: Mapping[str, Made], options: argparse.Namespace) -> None:
     if options.json:
-        print_json(
-            {
-                name: {
-                    "files": [str(options.out.path / path.name) for path in item.files],
-                    **item.record,
-                }
-                for name, item in made.items()
+        items = {
+            name: {
+                "files": [str(options.out.path / path.name) for path in item.files],
+                **item.record,
+                **({"claims": [vars(each) for each in item.claims]} if item.claims else {}),
             }
-        )
+            for name, item in made.items()
+        }
+        print_json({**items, "items": items})
         return
-    for item in made.values():
+    for name, item in made.items():
+        if claims := item.claims_table:
+            _print(replace(claims, title=f"{name}: {claims.title[0].lower()}{claims.title[1:]}"))
         if item.table:
             _print(item.table)
 

@@ -10,32 +10,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfpp import options as shared
-from bfpp.errors import refusing
-from bfpp.formats import METRICS, TIMELINE
-from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
-from bfpp.memory_tables import memory_record, print_memory
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.parser import Parser
-from bfpp.progress import listening, say
-from bfpp.results import print_json, print_table
-from bfpp.run_options import (
+from bfpp.api.jobs import about, checked_plan, fail, job_of_options, limits_of, sleeps_of
+from bfpp.options import shared
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.options.run import (
     add_device_arguments,
     add_model_arguments,
     add_process_arguments,
 )
+from bfpp.options.training import add_training_arguments
+from bfpp.reports.memory_tables import memory_record, print_memory
+from bfpp.reports.progress import listening, say
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.profile import load_profile
-from bfpp.traces.time_axis import in_words
-from bfpp.traces.timeline_file import save_timeline
-from bfpp.training_options import add_training_arguments
+from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.terminal.error_lines import refusing
+from bfpp.terminal.formats import METRICS, TIMELINE
+from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json, print_table
+from bfpp.traces.formats.timeline_json import save_timeline
+from bfpp.traces.timeline.units import in_words
 
 if TYPE_CHECKING:
-    from bfpp.executor.job import Job
-    from bfpp.executor.plan import Plan
-    from bfpp.executor.session import TrainingResult
-    from bfpp.executor.verification import Verification
+    from bfpp.executor.plan.plan import Plan
+    from bfpp.executor.run.session import TrainingResult
+    from bfpp.executor.run.verification import Verification
+    from bfpp.executor.train.job import Job
 
 
 def add_arguments(parser: Parser) -> None:
@@ -70,7 +71,7 @@ def add_arguments(parser: Parser) -> None:
     )
     group.add_argument(
         "--log-every",
-        type=shared.whole_number,
+        type=whole_number,
         metavar="N",
         help="print a line to standard error every N steps (default: one every few seconds unless "
         "it is a terminal; none with --json)",
@@ -81,16 +82,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
-    job = job_of(options)
+    job = job_of_options(options)
+    from bfpp.api.run_memory import memory_of_job, require_memory
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
-    from bfpp.executor.session import train
-    from bfpp.executor.verification import verify
-    from bfpp.run_memory import memory_of_job, require_memory
+    from bfpp.executor.run.session import train
+    from bfpp.executor.run.verification import verify
 
     prepare(options.interface)
-    job.require_devices()
-    plan = job.plan()
-    plan.check()
+    plan = checked_plan(job)
     if job.saving:
         _require_checkpoints(options, job, plan)
     is_first = os.environ.get("RANK", "0") == "0"
@@ -130,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stopped(outcome: TrainingResult) -> str:
-    """What SIGTERM has left."""
+    """Note on a run that SIGTERM stopped."""
     last = outcome.reports[-1].step
     if outcome.saved is None:
         return f"stopped by SIGTERM after step {last}; nothing is saved without --checkpoint"
@@ -143,8 +142,8 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
     Before any process starts; of torchrun's, the first process is asked.
     """
     from bfpp.executor.checkpoint import CheckpointError, read_manifest, require_usable
-    from bfpp.executor.history import require_same_training
-    from bfpp.executor.saving import start_of, will_save
+    from bfpp.executor.run.history import require_same_training
+    from bfpp.executor.run.resume import start_of, will_save
 
     saving = job.saving
     if saving is None or os.environ.get("RANK", "0") != "0":
@@ -161,8 +160,8 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
 
 
 def tokens_of_step(plan: Plan) -> int:
-    """What a step takes in: tokens of a language model, else samples."""
-    from bfpp.executor.payload import tensors_of
+    """Input of a step: tokens of a language model, else samples."""
+    from bfpp.executor.devices.messages import tensors_of
 
     _, targets = plan.model.batch(0, range(1))
     largest = max((tensor.numel() for tensor in tensors_of(targets)), default=1)
@@ -174,7 +173,7 @@ def _write_trace(
 ) -> None:
     if not options.trace:
         return
-    from bfpp.executor.measured import timeline_of
+    from bfpp.executor.train.measured_timeline import timeline_of
 
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "no step is left to trace")

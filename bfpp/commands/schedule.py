@@ -10,27 +10,27 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from bfpp import options as shared
-from bfpp.__main__ import INTERRUPTED
-from bfpp.experiment_file import is_experiment_file, read_experiment
-from bfpp.formats import ORDERS
-from bfpp.numbers_given import GIGABYTES, amount, share
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.parser import Parser
-from bfpp.results import print_json, print_table
+from bfpp.options import shared
+from bfpp.options.experiment_file import is_experiment_file, read_experiment
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.torch_format import write_orders
-from bfpp.sim.experiment import Experiment
-from bfpp.sim.synthesis.aims import Aim
-from bfpp.sim.synthesis.memory import FIELD
+from bfpp.schedules.formats.torch_csv import write_orders
+from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.synthesis.outcome import Interrupted, Peak, Synthesis
-from bfpp.sim.synthesis.placements import PLACEMENTS
-from bfpp.sim.synthesis.problem import TOLERANCE
+from bfpp.sim.synthesis.problem.memory_limits import FIELD
+from bfpp.sim.synthesis.problem.objectives import Aim
+from bfpp.sim.synthesis.problem.placements import PLACEMENTS
+from bfpp.sim.synthesis.problem.problem import TOLERANCE
 from bfpp.sim.synthesis.synthesis import synthesize
-from bfpp.traces.time_axis import in_words
+from bfpp.terminal.formats import ORDERS
+from bfpp.terminal.interrupts import INTERRUPTED
+from bfpp.terminal.number_types import GIGABYTES, amount, seconds, share
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json, print_table
+from bfpp.traces.timeline.units import in_words
 
 NOT_SAID = {"schedule", "pp", "microbatches", "loops"}
-"""What the orders say themselves."""
+"""Values that the orders state themselves."""
 
 SOUGHT = {Aim.PERIOD: "period, from step to step", Aim.ROBUSTNESS: "step with jitter"}
 
@@ -72,24 +72,10 @@ def add_arguments(parser: Parser) -> None:
         help="with a model, choose together with the order: cut (the layers of each stage), "
         "recompute (how many of them are recomputed), or both",
     )
-    parser.add_argument(
-        "--objective",
-        choices=[*Aim],
-        default=Aim.STEP,
-        help="what to minimise: the step time, the period from step to step, a quantile of the "
-        "step time under jitter, or the memory of the fullest rank (default: step)",
-    )
-    parser.add_argument(
-        "--slack",
-        type=share,
-        default=0.0,
-        metavar="SHARE",
-        help="with --objective memory: how much longer than the shortest step it may take, as in "
-        "5%% (default: 0)",
-    )
+    _add_objective(parser)
     parser.add_argument(
         "--seconds",
-        type=shared.seconds,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="time limit of the search (default: 10; ends early once the order is proven optimal, "
@@ -100,10 +86,28 @@ def add_arguments(parser: Parser) -> None:
     shared.add_json_argument(parser)
 
 
+def _add_objective(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--objective",
+        choices=[*Aim],
+        default=Aim.STEP,
+        help="what to minimise: the step time, the period from step to step, a quantile of the "
+        "step time under jitter, or the peak memory (max over ranks) (default: step)",
+    )
+    parser.add_argument(
+        "--slack",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="with --objective memory: how much longer than the shortest step it may take, as in "
+        "5%% (default: 0)",
+    )
+
+
 def run(options: argparse.Namespace) -> int:
     """Search, report how good the order is, and write it."""
     experiment = _experiment(options)
-    counted, gigabytes = _limits(options.memory_limit)
+    counted, gigabytes = memory_limits(options.memory_limit)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("searching"),
@@ -148,14 +152,14 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     if options.experiment:
         if not is_experiment_file(options.experiment):
             raise InvalidConfiguration("experiment", "must be an experiment file (*.toml)")
-        experiment = read_experiment(options.experiment)
+        experiment = read_experiment(options.experiment, trust=options.trust)
     else:
         experiment = Experiment("1f1b")
     return experiment.changed(**shared.given(options))
 
 
-def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
-    """What ranks may keep, counted or in gigabytes."""
+def memory_limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
+    """Memory limits of ranks, in micro-batches or gigabytes."""
     if text is None:
         return None, None
     limits = [limit.strip() for limit in text.split(",")]
@@ -185,7 +189,9 @@ def orders_text(found: Synthesis) -> str:
 
 
 def _record(found: Synthesis) -> dict[str, Any]:
+    software = found.experiment.software
     return {
+        **({"implementation": software} if software else {}),
         "objective": found.aim,
         "step_time": found.step_time,
         "seconds": found.seconds,
@@ -226,13 +232,17 @@ def _print(found: Synthesis, path: str | None) -> None:
 
 
 def _chosen(experiment: Experiment) -> list[tuple[str, str]]:
-    """What stages do, where it is not the default."""
-    said = {"layers of stages": experiment.cut, "recomputed": experiment.recompute}
+    """Cut and recomputation of stages, where not the default."""
+    said = {
+        "implementation": experiment.software,
+        "layers of stages": experiment.cut,
+        "recomputed": experiment.recompute,
+    }
     return [(name, str(value)) for name, value in said.items() if value is not None]
 
 
 def _sought(found: Synthesis) -> list[tuple[str, str]]:
-    """What was minimised, its bound and gap, and the best rule's."""
+    """The objective, its bound and gap, and the best rule's."""
     if (peak := found.peak) is not None:
         unit, least = peak.unit, peak.of_rule
         rule = None if least is None else (f"{least:.4g} {unit}", least / peak.amount - 1)

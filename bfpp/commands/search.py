@@ -5,54 +5,46 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from bfpp import options as shared
-from bfpp.__main__ import INTERRUPTED
-from bfpp.errors import blaming
-from bfpp.experiment_file import experiment_text
-from bfpp.formats import EXPERIMENT, HTML, JOURNAL
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.numbers_given import not_negative
-from bfpp.outputs import add_force_argument, add_output
-from bfpp.results import counted, output, print_json
-from bfpp.schedules import InvalidInput
-from bfpp.schedules.offload import OFF
-from bfpp.search_fixed import parse_fixed
-from bfpp.search_page import TIMELINES, write_found_page
-from bfpp.search_results import WRITERS, Journal, write_table
-from bfpp.search_summary import cost, print_decision, record_of
-from bfpp.search_table import print_found, rows_of
-from bfpp.search_untried import untried
-from bfpp.searching import (
-    add_problem_arguments,
-    broken_rules,
-    chosen_configurations,
-    decided,
-    problem_of,
-    search,
-)
-from bfpp.sim.decision import without_duplicates
-from bfpp.sim.experiment import OF_OFFLOAD, Experiment, experiment_of
-from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
-from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
-from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
-from bfpp.sim.pruning import TOO_LARGE
-from bfpp.sim.search import Problem, in_order
-from bfpp.workers import Workers
+from bfpp.api.searching import broken_rules, chosen_configurations, decided, search, untried
+from bfpp.api.workers import Workers
+from bfpp.options import shared
+from bfpp.options.experiment_file import experiment_text
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.options.search import add_problem_arguments, parse_fixed, problem_of
+from bfpp.reports.search.page import TIMELINES, write_found_page
+from bfpp.reports.search.results import WRITERS, Journal, write_table
+from bfpp.reports.search.summary import cost, print_decision, record_of
+from bfpp.reports.search.table import print_found, rows_of
+from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.settings.offloading import OFF
+from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+from bfpp.sim.search.decision import Decision, without_duplicates
+from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
+from bfpp.sim.search.outcomes import Outcome, nearest, pareto, ranked
+from bfpp.sim.search.pruning import TOO_LARGE
+from bfpp.sim.search.search import Problem, in_order
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.formats import EXPERIMENT, HTML, JOURNAL
+from bfpp.terminal.interrupts import INTERRUPTED
+from bfpp.terminal.number_types import not_negative, seconds, whole_number
+from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.printing import counted, output, print_json
 
 NOTHING_FITS = 1
 
 RULES = 3
-"""How many of the broken rules are printed: the most frequent ones."""
+"""Broken rules that are printed: the most frequent ones."""
 
 
 class Tried(NamedTuple):
-    """How many configurations there were, why some were not simulated, and how long it took.
+    """Number of configurations, reasons why some were not simulated, and seconds taken.
 
     `interrupted`: the others are not known to be worse.
     """
@@ -61,6 +53,27 @@ class Tried(NamedTuple):
     excluded: Counter[str]
     seconds: float
     interrupted: bool
+
+
+class Ranking(NamedTuple):
+    """All outcomes; those that fit, best first, also without duplicates; and why the best wins."""
+
+    outcomes: Sequence[Outcome]
+    best_first: Sequence[Outcome]
+    once: Sequence[Outcome]
+    shown: Sequence[Outcome]
+    front: set[Configuration]
+    decision: Decision | None
+
+    @property
+    def ties(self) -> Mapping[Configuration, bool]:
+        """For each configuration shown but the best, whether it ties with that."""
+        return self.decision.ties if self.decision else {}
+
+    @property
+    def merged(self) -> int:
+        """Configurations that are the same as others."""
+        return len(self.best_first) - len(self.once)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=shared.whole_number,
+        type=whole_number,
         metavar="K",
         help="find the K best and the Pareto front of throughput and memory, and simulate only "
         "what can be one of them (default: simulate everything)",
@@ -90,19 +103,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, purpose in (
         (
             "deviation",
-            shared.seconds,
+            seconds,
             "relative standard deviation of the costs of ranks and of tasks",
         ),
-        ("quantile", shared.seconds, "quantile of the step time"),
-        ("draws", shared.whole_number, "number of draws"),
-        ("seed", shared.whole_number, "random seed"),
+        ("quantile", seconds, "quantile of the step time"),
+        ("draws", whole_number, "number of draws"),
+        ("seed", whole_number, "random seed"),
     ):
         default = getattr(USUAL_JITTER, name)
         parser.add_argument(
             f"--jitter-{name}",
             type=kind,
             default=default,
-            metavar="X" if kind is shared.seconds else "N",
+            metavar="X" if kind is seconds else "N",
             help=f"robustness: {purpose} (default: {default})",
         )
     parser.add_argument(
@@ -133,7 +146,8 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
         journal = Journal(options.journal and options.journal.place, problem)
     assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        for part in search(problem, options, workers, [*journal.outcomes]):
+        known = [*journal.outcomes]
+        for part in search(problem, workers, known, top=options.top, every=_keeps_all(options)):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
@@ -142,7 +156,12 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
     found.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    _report(problem, found, tried, options, assumed, workers)
+    ranking = _ranked(problem, found, options.top, workers)
+    if options.json:
+        print_json(with_assumptions(_record(problem, ranking, tried, options), assumed))
+    else:
+        _print(problem, ranking, tried, options)
+    _write(problem, ranking, options)
     if journal.failure:
         raise journal.failure
     if interrupted:
@@ -150,82 +169,98 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     return 0 if any(outcome.fits for outcome in found) else NOTHING_FITS
 
 
-def _report(
-    problem: Problem,
-    outcomes: Sequence[Outcome],
-    tried: Tried,
-    options: argparse.Namespace,
-    assumed: Sequence[str],
-    workers: Workers,
-) -> None:
+def _keeps_all(options: argparse.Namespace) -> bool:
+    """True if a file is to hold all results, not only the best."""
+    return options.top is None and bool(options.out or options.journal)
+
+
+def _ranked(
+    problem: Problem, outcomes: Sequence[Outcome], top: int | None, workers: Workers
+) -> Ranking:
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
-    shown = rows_of(once, options.top)
-    found = decided(problem, once, shown, workers)
-    ties = found.ties if found else {}
-    merged = len(best_first) - len(once)
-    hints, invalid = untried(problem), broken_rules(problem)
-    if options.json:
-        record = {
-            "configurations": [
-                {
-                    **each.record,
-                    "pareto": each.configuration in front,
-                    "ties": ties.get(each.configuration),
-                    **cost(each, options.price),
-                }
-                for each in best_first
-            ],
-            "tried": tried.all,
-            "simulated": len(outcomes),
-            "excluded": tried.excluded,
-            "merged": merged,
-            "seconds": tried.seconds,
-            "untried": hints,
-            "invalid": invalid,
-        }
-        if outcomes and not best_first:
-            record["nearest"] = nearest(outcomes).record
-        if found:
-            record["decision"] = record_of(found)
-        print_json(with_assumptions(record, assumed))
-    else:
-        title = (
-            f"{_subject(problem)}: {tried.all:,} configurations, {len(outcomes):,} simulated in "
-            f"{tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
-            f"{len(best_first):,} fit in memory"
-        )
-        print_found(title, outcomes, shown, ties, problem.jitter)
-        if hints:
-            output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
-        if invalid:
-            rules = "; ".join(f"{rule} ({count:,})" for rule, count in invalid.most_common(RULES))
-            more = f"; and {len(invalid) - RULES:,} more rules" if len(invalid) > RULES else ""
-            output().print(Text(f"Not valid: {rules}{more}.\n"), soft_wrap=True)
-        if found:
-            left_out = {
-                **tried.excluded,
-                f"{TOO_LARGE}, once simulated": len(outcomes) - len(best_first),
-                "is the same as another by another name": merged,
+    shown = rows_of(once, top)
+    return Ranking(outcomes, best_first, once, shown, front, decided(problem, once, shown, workers))
+
+
+def _record(
+    problem: Problem, ranking: Ranking, tried: Tried, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The search as a JSON object; times in seconds."""
+    record = {
+        "configurations": [
+            {
+                **each.record,
+                "pareto": each.configuration in ranking.front,
+                "ties": ranking.ties.get(each.configuration),
+                **cost(each, options.price),
             }
-            best = _experiment(found.winner, problem, options)
-            costs = cost(found.winner, options.price)
-            print_decision(found, left_out, best, costs, problem.jitter)
-    if options.best and best_first:
-        text = experiment_text(_experiment(best_first[0], problem, options))
+            for each in ranking.best_first
+        ],
+        "implementation": problem.implementation.name,
+        "tried": tried.all,
+        "simulated": len(ranking.outcomes),
+        "excluded": tried.excluded,
+        "merged": ranking.merged,
+        "seconds": tried.seconds,
+        "untried": untried(problem),
+        "invalid": broken_rules(problem),
+    }
+    if ranking.outcomes and not ranking.best_first:
+        record["nearest"] = nearest(ranking.outcomes).record
+    if ranking.decision:
+        record["decision"] = record_of(ranking.decision)
+    return record
+
+
+def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.Namespace) -> None:
+    """Print the table, what was not tried, and why the best wins."""
+    title = (
+        f"{_subject(problem)}: {tried.all:,} configurations, {len(ranking.outcomes):,} simulated "
+        f"in {tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
+        f"{len(ranking.best_first):,} fit in memory"
+    )
+    if warning := problem.implementation.too_old_for(problem.cluster):
+        _print_line(f"This may not be what you want: {warning}.")
+    print_found(title, ranking.outcomes, ranking.shown, ranking.ties, problem.jitter)
+    if hints := untried(problem):
+        _print_line(f"Not tried: {'; '.join(hints)}.")
+    if invalid := broken_rules(problem):
+        rules = "; ".join(f"{rule} ({count:,})" for rule, count in invalid.most_common(RULES))
+        more = f"; and {len(invalid) - RULES:,} more rules" if len(invalid) > RULES else ""
+        _print_line(f"Not valid: {rules}{more}.")
+    if ranking.decision:
+        left_out = {
+            **tried.excluded,
+            f"{TOO_LARGE}, once simulated": len(ranking.outcomes) - len(ranking.best_first),
+            "is a duplicate under another name": ranking.merged,
+        }
+        winner = ranking.decision.winner
+        best, costs = _experiment(winner, problem, options), cost(winner, options.price)
+        print_decision(ranking.decision, left_out, best, costs, problem.jitter)
+
+
+def _print_line(text: str) -> None:
+    output().print(Text(f"{text}\n"), soft_wrap=True)
+
+
+def _write(problem: Problem, ranking: Ranking, options: argparse.Namespace) -> None:
+    """Write the files that are asked for."""
+    if options.best and ranking.best_first:
+        text = experiment_text(_experiment(ranking.best_first[0], problem, options))
         with options.best.written() as path:
             path.write_text(text, encoding="utf-8")
     if options.html:
-        drawn = [_experiment(each, problem, options) for each in once[:TIMELINES]]
-        write_found_page(options.html, _subject(problem), once, front, drawn)
+        drawn = [_experiment(each, problem, options) for each in ranking.once[:TIMELINES]]
+        write_found_page(options.html, _subject(problem), ranking.once, ranking.front, drawn)
     if options.out:
-        kept = [*best_first, *(each for each in outcomes if not each.fits)]
-        write_table(options.out, kept, front)
+        kept = [*ranking.best_first, *(each for each in ranking.outcomes if not each.fits)]
+        write_table(options.out, kept, ranking.front)
 
 
 def _subject(problem: Problem) -> str:
-    """What is trained on what, by which software."""
+    """The model, the GPUs and the software."""
     where = f"{counted(problem.gpus, 'GPU')} of {problem.cluster.name}"
     return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
@@ -243,7 +278,7 @@ def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) ->
 
 
 def _jitter(options: argparse.Namespace) -> Jitter:
-    """How costs vary, where robustness is sought."""
+    """The variation of costs, for the objective of robustness."""
     given = Jitter(**{name: getattr(options, f"jitter_{name}") for name in Jitter._fields})
     if not 0 <= given.quantile <= 1:
         raise InvalidInput(f"--jitter-quantile: must be from 0 to 1, not {given.quantile:g}")

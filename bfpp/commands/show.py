@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from bfpp import options as shared
-from bfpp.exports import add_export_arguments, write_exports
-from bfpp.outputs import add_force_argument
-from bfpp.pictures import (
+from bfpp.api.saved import SavedTimeline, add_timeline_argument, load
+from bfpp.options import shared
+from bfpp.reports.exports import add_export_arguments, write_exports
+from bfpp.reports.pictures import (
     add_picture_arguments,
     check_picture_arguments,
     print_text,
     write_pictures,
 )
-from bfpp.results import print_json, print_table
-from bfpp.saved import SavedTimeline, add_timeline_argument, load
-from bfpp.tables import print_idle, print_result
+from bfpp.reports.tables import print_idle, print_result
+from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.printing import print_json, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from bfpp import options as shared
-from bfpp.exports import add_export_arguments, write_exports
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.outputs import add_force_argument
-from bfpp.parser import Parser
-from bfpp.pictures import (
+from bfpp.api.predictions import in_pieces, memory_record, predict
+from bfpp.options import shared
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.reports.assumptions import assumed_values
+from bfpp.reports.exports import add_export_arguments, write_exports
+from bfpp.reports.pictures import (
     add_memory_argument,
     add_picture_arguments,
     check_picture_arguments,
@@ -18,10 +18,11 @@ from bfpp.pictures import (
     write_memory,
     write_pictures,
 )
-from bfpp.prediction_notes import print_cautions, print_not_modelled, print_peak
-from bfpp.predictions import in_pieces, memory_record, predict
-from bfpp.results import print_json
-from bfpp.tables import print_result
+from bfpp.reports.prediction_notes import print_cautions, print_not_modelled, print_peak
+from bfpp.reports.tables import print_result
+from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import print_json, print_table
 
 
 def add_arguments(parser: Parser) -> None:
@@ -37,6 +38,11 @@ def add_arguments(parser: Parser) -> None:
     )
     add_memory_argument(pictures)
     add_export_arguments(parser)
+    parser.add_argument(
+        "--assumptions",
+        action="store_true",
+        help="with a model: print assumed values and their sources",
+    )
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -47,16 +53,22 @@ def run(options: argparse.Namespace) -> int:
     experiment = shared.experiment(options)
     require_memory(options, experiment)
     assumed = assumptions(options)
+    values = assumed_values(experiment, shared.given(options)) if options.assumptions else []
     result = predict(experiment, options.engine)
     drawn = in_pieces(result) if options.pieces else result
     if options.json:
-        print_json(with_assumptions(result.record | memory_record(result), assumed))
+        record = result.record | memory_record(result)
+        if values:
+            record["assumptions"] = [each._asdict() for each in values]
+        print_json(with_assumptions(record, assumed))
     else:
         print_text(options, [drawn])
         print_result(result)
         print_peak(result)
         print_cautions([result])
         print_not_modelled(result)
+        if values:
+            print_table("Assumed values", ("", "value", "from"), values)
     write_pictures(options, [drawn], result.title)
     write_memory(options, result)
     write_exports(options, drawn.whole_timeline)

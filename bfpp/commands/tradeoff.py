@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from bfpp import options as shared
-from bfpp.figures import add_figure, write_figure
-from bfpp.model_options import assumptions, with_assumptions
-from bfpp.numbers_given import not_negative
-from bfpp.outputs import add_force_argument
-from bfpp.results import print_json, print_table
+from bfpp.api.searching import chosen_configurations, search
+from bfpp.api.workers import Workers
+from bfpp.options import shared
+from bfpp.options.model import assumptions, with_assumptions
+from bfpp.options.search import add_problem_arguments, problem_of
+from bfpp.reports.figures import add_figure, write_figure
 from bfpp.schedules import InvalidConfiguration
-from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.outcomes import Outcome
+from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.search.search import Problem
+from bfpp.sim.search.tradeoff import TrainingCost, tradeoff
 from bfpp.sim.theory.batch import BASE_STEPS
-from bfpp.sim.tradeoff import TrainingCost, tradeoff
-from bfpp.traces.chart import Chart, Series, svg_charts
-from bfpp.workers import Workers
+from bfpp.terminal.number_types import not_negative, whole_number
+from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.printing import print_json, print_table
+from bfpp.traces.figures.svg.line_chart import Chart, Series, svg_charts
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -28,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--critical-batch",
         required=True,
-        type=shared.whole_number,
+        type=whole_number,
         metavar="B",
         help="critical batch size, in samples: there, training needs twice as many samples",
     )
     parser.add_argument(
         "--sizes",
         nargs="+",
-        type=shared.whole_number,
+        type=whole_number,
         default=SIZES,
         metavar="N",
         help=f"sizes of the cluster, in GPUs (default: {' '.join(map(str, SIZES))})",
@@ -58,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     assumed = assumptions(options)
     by_schedule: dict[str, list[Outcome]] = {each.reference: [] for each in problem.rules}
     with Workers(options.executor, options.workers) as workers:
-        for part in search(problem, options, workers):
+        for part in search(problem, workers):
             for outcome in part.outcomes:
                 by_schedule[outcome.configuration.schedule.reference].append(outcome)
     found = {
@@ -74,10 +76,11 @@ def run(options: argparse.Namespace) -> int:
         reason = f"replicas of what fits on {problem.gpus} GPUs do not fill {', '.join(missing)}"
         raise InvalidConfiguration("sizes", reason)
     if options.json:
-        record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}
+        sizes = {name: [_record(each, options) for each in every] for name, every in found.items()}
+        record = {**sizes, "schedules": sizes, "implementation": problem.implementation.name}
         print_json(with_assumptions(record, assumed))
     else:
-        _print(found, options, problem.model.name)
+        _print(found, options, problem)
     if options.svg:
         write_figure(options.svg, svg_charts([_chart(found, problem.model.name)]))
     return 0
@@ -103,7 +106,9 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
     return record if options.price is None else {**record, "price": each.price(options.price)}
 
 
-def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, model: str) -> None:
+def _print(
+    found: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
+) -> None:
     rows = []
     for gpus in dict.fromkeys(options.sizes):
         for name, trainings in found.items():
@@ -124,7 +129,9 @@ def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, mo
     columns = ("GPUs", "schedule", "days", "GPU-days", *priced, "batch", "pp x tp x dp", "TFLOP/s")
     samples = BASE_STEPS * options.critical_batch
     title = (
-        f"Training {model} with a critical batch size of {options.critical_batch:,}: on "
-        f"{samples:,} samples with small batches, on more with large ones"
+        f"Training {problem.model.name} on {problem.cluster.name}, implementation "
+        f"{problem.implementation.name}, with a critical batch size of "
+        f"{options.critical_batch:,}: on {samples:,} samples with small batches, on more with "
+        "large ones"
     )
     print_table(title, columns, rows)

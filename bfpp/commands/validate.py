@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from bfpp import options as shared
-from bfpp.errors import blaming
-from bfpp.figures import add_figure, write_figure
-from bfpp.outputs import Output, add_force_argument
-from bfpp.results import print_json, print_table
-from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.experiment_values import OPTIONS
-from bfpp.sim.profile import load_profile
-from bfpp.sim.published import sources, table_path
-from bfpp.sim.validation import (
-    COLUMNS_IN_WORDS,
-    Comparison,
-    compare,
-    coverage,
-    mean_absolute_error,
-    read_measurements,
-)
-from bfpp.traces.time_axis import in_words
+from bfpp.options import shared
+from bfpp.reports.figures import add_figure, write_figure
+from bfpp.sim.cluster.constants import load_constants
+from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.experiment.values import OPTIONS
+from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
+from bfpp.sim.measurements.published import sources, table_path
+from bfpp.sim.measurements.validation import Comparison, compare, coverage, mean_absolute_error
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.outputs import Output, add_force_argument
+from bfpp.terminal.printing import counted, print_json, print_table
+from bfpp.traces.timeline.units import in_words
 
 COLUMNS = (
     "configuration", "batch", "pp x tp x dp", "micro-batches x size", "loops", "sharding",
@@ -32,7 +27,7 @@ COLUMNS = (
 
 
 class Value(NamedTuple):
-    """What is compared: its column, what it is called on average, and its numbers."""
+    """A compared value: its column, its title in averages, and the format of its numbers."""
 
     column: str
     title: str
@@ -44,6 +39,13 @@ COMPARED = {
     "tflops_per_gpu": Value("TFLOP/s", "throughput", "{:.1f}".format),
     "memory_gb": Value("memory", "memory", "{:.1f}".format),
 }
+
+
+PRICED_BY: dict[str, Callable[[str], object]] = {
+    "constants": load_constants,
+    "profile": load_profile,
+}
+"""Options that all rows have, and how their files are read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,26 +60,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     priced_by = parser.add_mutually_exclusive_group()
     priced_by.add_argument(
         "--constants",
-        type=Path,
         metavar="FILE",
         help="constants from bfpp fit --out (default: as shipped)",
     )
     priced_by.add_argument("--profile", metavar="FILE", help=OPTIONS["profile"].help)
     add_figure(parser, "--svg", "predicted throughput against measured")
+    shared.add_trust_argument(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Predict every row, and report the errors."""
-    constants = load_constants(options.constants) if options.constants else Constants()
     common = {}
-    if options.profile:
-        load_profile(options.profile)  # here, so that its own option is blamed
-        common["profile"] = options.profile
+    for name, load in PRICED_BY.items():
+        if path := getattr(options, name):
+            load(path)  # here, so that its own option is blamed
+            common[name] = path
     with blaming("TABLE.csv"):
-        rows = read_measurements(options.table, **common)
-    comparisons = [compare(row, constants) for row in rows]
+        rows = read_measurements(options.table, trust=options.trust, **common)
+    comparisons = [compare(row) for row in rows]
     if options.json:
         print_json(
             {
@@ -96,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
-    from bfpp.traces.scatter import Point, scatter
+    from bfpp.traces.figures.svg.scatter import Point, scatter
 
     name = "tflops_per_gpu" if all(each.physical for each in comparisons) else "step_seconds"
     points = [
@@ -128,6 +130,10 @@ def _print(comparisons: Sequence[Comparison]) -> None:
         rows.append(cells)
     columns = [cell for name in names for cell in (COMPARED[name].column, "error")]
     print_table("Measured / predicted", [*COLUMNS, *columns], rows)
+    software = Counter(each.physical.implementation.name for each in comparisons if each.physical)
+    if software:
+        named = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in software.items())
+        sys.stdout.write(f"implementation: {named}\n\n")
     errors = [
         (COMPARED[name].title, f"{error:.2f} %")
         for name in names
@@ -139,12 +145,12 @@ def _print(comparisons: Sequence[Comparison]) -> None:
 
 
 def _compared_of(each: Comparison) -> tuple[str, ...]:
-    """What is shown of a row: by a profile there is only the step time."""
+    """Values shown of a row: by a profile there is only the step time."""
     return ("tflops_per_gpu", "memory_gb") if each.physical else ("step_seconds",)
 
 
 def _cells(each: Comparison, name: str) -> list[str]:
-    """What was measured and predicted, and the error; dashes for what there is not."""
+    """The measured and predicted value, and the error; dashes for what is missing."""
     if name not in _compared_of(each):
         return ["-", "-"]
     shown, predicted = COMPARED[name].shown, each.predicted[name]

@@ -7,16 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bfpp.experiment_file import experiment_text
-from bfpp.explorer.choices import chosen, defaults, groups
-from bfpp.pictures import panel_of
-from bfpp.predictions import Prediction, predict
-from bfpp.results import verdict
+from bfpp.api.panel import panel_of
+from bfpp.api.predictions import Prediction, predict
+from bfpp.api.results import verdict
+from bfpp.explorer.choices import WITH_MODEL, chosen, defaults, groups
+from bfpp.options.experiment_file import experiment_text
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.configuration import Configuration
-from bfpp.sim.compiled_lowering import build_graph
-from bfpp.sim.experiment import Experiment
-from bfpp.traces.html import contents
+from bfpp.sim.engines.compiled_lowering import build_graph
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.presets.files import preset_names
+from bfpp.traces.page.html import contents
 
 TITLE = "Explore pipeline schedules"
 
@@ -28,8 +29,13 @@ GAINS = 12
 
 
 def opening(address: str | None) -> dict[str, Any]:
-    """What the page begins with: its choices, the address to ask, and the first answer."""
-    choices = {"groups": groups(), "defaults": defaults(), "address": address}
+    """Initial content of the page: its choices, the address to ask, and the first answer."""
+    choices = {
+        "groups": groups(),
+        "defaults": defaults(),
+        "address": address,
+        "models": dict.fromkeys(preset_names("model"), WITH_MODEL),
+    }
     return {**answer({}), "opensWithChannels": False, "title": TITLE, "choices": choices}
 
 
@@ -54,7 +60,7 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def predicted(experiment: Experiment) -> Prediction:
-    """What an experiment is predicted to do, without the interval of its step time."""
+    """The prediction of an experiment, without the interval of its step time."""
     graph = _graph_of(experiment.configuration)
     return replace(predict(experiment, graph=graph), with_interval=False)
 

@@ -1,4 +1,4 @@
-"""What can be chosen in the explorer, and the experiments that choices mean.
+"""Choices in the explorer, and the experiments that they make.
 
 A choice has the name of an experiment's value, and is a text, as in a form; an empty one is none.
 Files are no choices: a page names presets and registered schedules, and brings its orders along.
@@ -10,16 +10,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bfpp.named_experiments import named, side_by_side
+from bfpp.options.named_experiments import named, side_by_side
 from bfpp.schedules import InvalidConfiguration, registered_schedules
-from bfpp.schedules.given_orders import orders_of_text
-from bfpp.sim.experiment import Experiment
-from bfpp.sim.experiment_reading import values_read
-from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group
-from bfpp.sim.preset_files import preset_names
+from bfpp.schedules.formats.orders_file import orders_of_text
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.reading import values_read
+from bfpp.sim.experiment.values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group
+from bfpp.sim.presets.files import preset_names
 
 ORDERS = "orders.csv"
-"""What pasted orders are called."""
+"""Name of pasted orders."""
 
 
 class Slider(NamedTuple):
@@ -56,7 +56,7 @@ OPENING = {
     "schedule": "breadth-first", "beside": "1f1b", "pp": "4", "loops": "4", "microbatches": "8",
     "transfer": "0.1",
 }  # fmt: skip
-"""What the explorer opens with."""
+"""Choices that the explorer opens with."""
 
 TITLES = {
     "beside": "compare with", "pp": "pipeline ranks", "microbatches": "micro-batches",
@@ -69,6 +69,12 @@ EXPLAINED = {
     "beside": "another schedule of the same model, drawn below",
     "orders": "orders as bfpp orders prints them, in the schedule's place",
 }
+WITH_MODEL = {"cluster": "dgx-h100"}
+"""Values of a model that is chosen without them."""
+
+ABSTRACT_ONLY, MODEL_ONLY = "abstract", "model"
+"""Kinds of costs, for the fields that mean something with one of them alone."""
+
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -102,6 +108,10 @@ def _field(name: str) -> dict[str, Any]:
         "help": EXPLAINED.get(name) or (option.help if option else ""),
         "kind": option.kind if option and option.kind in ("flag", "count", "seconds") else "text",
     }
+    if name in SECONDS:
+        field["costs"] = ABSTRACT_ONLY
+    elif name in GROUPS["Model and cluster"] and name != "model":
+        field["costs"] = MODEL_ONLY
     if chosen := _chosen(name):
         field["choices"] = chosen
     if name == "orders":
@@ -110,7 +120,7 @@ def _field(name: str) -> dict[str, Any]:
 
 
 def _chosen(name: str) -> list[str]:
-    """What there is to choose from, if it can be listed."""
+    """Alternatives of an option, if they can be listed."""
     if name in ("schedule", "beside"):
         return [*([""] if name == "beside" else []), *registered_schedules()]
     if name in ("model", "cluster"):
@@ -128,12 +138,14 @@ class ComparedExperiments(NamedTuple):
 
 
 def chosen(choices: Mapping[str, str]) -> ComparedExperiments:
-    """What choices mean, over the opening ones; raises `InvalidConfiguration`."""
+    """Experiments of the choices, over the opening ones; raises `InvalidConfiguration`."""
     for name, text in choices.items():
         if name not in NAMES or not isinstance(text, str):
             raise InvalidConfiguration(name, "is no choice")
     said = {name: text.strip() for name, text in {**defaults(), **choices}.items()}
     said = {name: text for name, text in said.items() if text}
+    if "schedule" not in said:
+        raise InvalidConfiguration("schedule", "must be chosen")
     for name in ("schedule", "beside", "model", "cluster"):
         if name in said and said[name] not in _chosen(name):
             raise InvalidConfiguration(name, f"{said[name]!r} is not one of those listed")
@@ -149,7 +161,10 @@ def chosen(choices: Mapping[str, str]) -> ComparedExperiments:
 
 
 def _pasted(text: str) -> Experiment:
-    schedule = orders_of_text(ORDERS, text.encode())
+    schedule = orders_of_text(ORDERS, text.encode(errors="surrogatepass"))
+    for name, value in schedule.values.items():
+        if name in OPTIONS and OPTIONS[name].kind == "name" and "." in str(value):
+            raise InvalidConfiguration(name, f"{value!r} is a file, which a page does not name")
     return Experiment(schedule, **values_read(schedule.values, {}))
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +17,9 @@ from threading import Lock
 from typing import Any
 
 from bfpp.explorer.answers import answer, opening
-from bfpp.sim.compiling import COMPILE_FROM, WORK
-from bfpp.traces.html import document
+from bfpp.schedules.reading import NotJson, parsed
+from bfpp.sim.engines.loops.compiling import COMPILE_FROM, WORK
+from bfpp.traces.page.html import document
 
 HOST = "127.0.0.1"
 LONGEST = 2**22
@@ -51,13 +53,18 @@ class ExplorerServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{self.host}{self.path}"
 
     def answer(self, choices: Mapping[str, str]) -> bytes:
         """The answer to choices, as JSON."""
-        with self._one:
-            return json.dumps(answer(choices), allow_nan=False).encode()
+        try:
+            with self._one:
+                given = answer(choices)
+        except Exception as error:  # the page would take silence for the server's end
+            traceback.print_exc()
+            given = {"wrong": {"reason": f"{type(error).__name__} is a fault of bfpp: {error}"}}
+        return json.dumps(given, allow_nan=False).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -82,8 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         try:
-            choices = json.loads(self.rfile.read(int(length)))
-        except ValueError:
+            choices = parsed(self.rfile.read(int(length)))
+        except NotJson:
             choices = None
         if not isinstance(choices, dict):
             self._refuse(HTTPStatus.BAD_REQUEST)

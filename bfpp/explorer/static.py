@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from bfpp.experiment_file import experiment_text
+from bfpp.api.panel import panel_of
+from bfpp.api.predictions import Prediction
 from bfpp.explorer.answers import GAINS, TITLE, predicted
 from bfpp.explorer.choices import SECONDS, chosen, defaults, groups
-from bfpp.pictures import panel_of
-from bfpp.predictions import Prediction
+from bfpp.options.experiment_file import experiment_text
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
 from bfpp.schedules.columns import Seconds
-from bfpp.schedules.counts import peak_microbatches
-from bfpp.sim.abstract import AbstractCosts
-from bfpp.traces.html import document
-from bfpp.traces.panel_data import graph_data, packed, panel_data, timeline_data
+from bfpp.schedules.graph.counts import peak_microbatches
+from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.traces.page.html import document
+from bfpp.traces.page.panel_data import graph_data, packed, panel_data, timeline_data
 
 LISTED = {
     "schedule": tuple(registered_schedules()),
@@ -86,19 +86,23 @@ def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _known(choices: Mapping[str, str], opening: Prediction) -> dict[str, dict[str, Any]]:
-    """What a server would answer, by model; without one, for the costs that the page opens with."""
+    """A server's answers, by model; without one, for the costs that the page opens with."""
     known = {"": timeline_data(panel_of(opening, GAINS))}
     if WITH_MODELS.items() <= choices.items():
         for model, others in MODELS.items():
             if model:
                 [experiment] = chosen({**choices, "model": model, **others}).experiments
-                panel = panel_of(predicted(experiment), GAINS)
-                known[model] = {**panel_data(panel), "experiment": experiment_text(experiment)}
+                prediction = predicted(experiment)
+                known[model] = {
+                    **panel_data(panel_of(prediction, GAINS)),
+                    "experiment": experiment_text(experiment),
+                    "shortage": prediction.shortage,
+                }
     return known
 
 
 def _prices(graph: TaskGraph) -> dict[str, Any]:
-    """What a step is replayed with: the shares of costs of each task, and what needs no times."""
+    """Data to replay a step: each task's shares of the costs, and all that needs no times."""
     costs = [_seconds(graph, name) for name in SECONDS]
     shares, of_task = np.unique(np.stack(costs, axis=1), axis=0, return_inverse=True)
     peak = f"{peak_microbatches(graph).max():.4g}"
@@ -112,6 +116,6 @@ def _prices(graph: TaskGraph) -> dict[str, Any]:
 
 
 def _seconds(graph: TaskGraph, name: str) -> Seconds:
-    """What each task takes where one of the abstract costs is a second, and the others nothing."""
+    """Duration of each task where one of the abstract costs is a second, and the others nothing."""
     prices: dict[str, Any] = {each: float(each == name) for each in SECONDS}
     return AbstractCosts(**prices).costs(graph).seconds

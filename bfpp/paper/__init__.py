@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bfpp.paper import (
+from bfpp.paper.figures import (
     figure_1,
     figure_2,
     figure_3,
@@ -19,15 +19,10 @@ from bfpp.paper import (
     figure_7,
     figure_8,
     figure_9,
-    hybrid,
-    measurements,
-    method_comparison,
-    next_step,
-    table_configurations,
-    table_models,
-    zero_bubble,
 )
 from bfpp.paper.item import Folder, Made
+from bfpp.paper.studies import hybrid, next_step, zero_bubble
+from bfpp.paper.tables import measurements, method_comparison, table_configurations, table_models
 
 ITEMS: dict[str, Callable[[Folder], Made]] = {
     "figure-1": figure_1.make,

@@ -14,21 +14,22 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import NamedTuple
 
+from bfpp.api.searching import parts
 from bfpp.schedules import Configuration
-from bfpp.searching import parts
-from bfpp.sim.cluster import load_cluster
-from bfpp.sim.evaluation import evaluate
-from bfpp.sim.executors import as_completed, executor
-from bfpp.sim.implementation import find_implementation
-from bfpp.sim.model import load_model
-from bfpp.sim.outcomes import Outcome, ranked
-from bfpp.sim.search import Problem, configurations
-from bfpp.sim.validation import Measurement, read_measurements
+from bfpp.sim.cluster.cluster import load_cluster
+from bfpp.sim.cluster.software_profiles import find_implementation
+from bfpp.sim.measurements.measured_tables import read_measurements
+from bfpp.sim.measurements.validation import Measurement
+from bfpp.sim.models.model import load_model
+from bfpp.sim.search.evaluation import evaluate
+from bfpp.sim.search.outcomes import Outcome, ranked
+from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.workers import as_completed, executor
 
 GPUS = 64
 
 USABLE_GB = 30.6
-"""What tensors can take of a V100's 32 GB.
+"""Memory for tensors of a V100's 32 GB.
 
 CUDA shows 31.74 of them, and in a report of a run out of memory 1.1 of those are
 neither free nor PyTorch's.
@@ -43,7 +44,7 @@ class Variant(NamedTuple):
     sharding: tuple[str, ...]
 
     def allows(self, configuration: Configuration) -> bool:
-        """Whether a configuration is one of these; depth-first has sequences of N_PP."""
+        """True if a configuration is one of these; depth-first has sequences of N_PP."""
         sequence = configuration.schedule.parameters.get("sequence")
         return configuration.communication.sharding in self.sharding and sequence in (
             None,
@@ -69,7 +70,7 @@ METHODS = (
     ),
     Method(
         "No pipeline",
-        # As in `bfpp.sim.validation`: unsharded, micro-batches are accumulated one by one.
+        # As in `measurements.measured_tables`: unsharded, micro-batches accumulate one by one.
         (Variant("breadth-first", "paper", ("full",)), Variant("1f1b", "paper", ("none",))),
         has_pipeline=False,
     ),
@@ -100,7 +101,7 @@ class PaperPanel:
     untried: tuple[tuple[str, str], ...] = ()
 
     def tries(self, method: Method, variant: Variant, configuration: Configuration) -> bool:
-        """Whether a configuration is one that the paper may have tried."""
+        """True if the paper may have tried a configuration."""
         return (
             (configuration.degrees.pp > 1) == method.has_pipeline
             and variant.allows(configuration)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from bfpp.paper.item import Folder, Made
+from bfpp.paper.item import Claim, Folder, Made
 from bfpp.schedules import Schedule
-from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.experiment import Experiment
-from bfpp.sim.prediction import predict
-from bfpp.traces.chart import Chart, svg_charts
+from bfpp.sim.engines.compiled_engine import simulate
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.prediction import predict
+from bfpp.traces.figures.svg.line_chart import Chart, svg_charts
 
 UTILIZATION = "GPU utilization (%)"
 SOFTWARE = {
     "breadth-first": "paper", "gpipe": "paper", "depth-first": "megatron", "1f1b": "megatron",
 }  # fmt: skip
-"""Whose implementation the paper measured each schedule with."""
+"""The implementation that the paper measured each schedule with."""
 
 TITLES = {
     "breadth-first": "Breadth-first (ours)",
@@ -26,8 +26,20 @@ TITLES = {
 }
 
 
+class Reached(NamedTuple):
+    """Result of a configuration: per cent of the peak, and peak memory (max over ranks)."""
+
+    utilization: float
+    memory_largest_gb: float
+
+
 def draw_charts(
-    charts: Sequence[Chart], folder: Folder, name: str, sentence: str, columns: int | None = None
+    charts: Sequence[Chart],
+    folder: Folder,
+    name: str,
+    sentence: str,
+    columns: int | None = None,
+    claims: Sequence[Claim] = (),
 ) -> Made:
     """Write the charts, in rows of `columns`, and their points as JSON."""
     path = folder / f"{name}.svg"
@@ -37,7 +49,13 @@ def draw_charts(
                       for each in chart.series}
         for chart in charts
     }  # fmt: skip
-    return Made([path], {"points": points}, sentence=sentence)
+    crossed = {
+        chart.title: {each.name: sorted(each.crossed) for each in chart.series if each.crossed}
+        for chart in charts
+        if chart.crosses
+    }
+    record = {"points": points, **({"out_of_memory": crossed} if crossed else {})}
+    return Made([path], record, sentence=sentence, claims=claims)
 
 
 def utilization(
@@ -49,6 +67,18 @@ def utilization(
     **changes: Any,
 ) -> float:
     """Per cent of the V100's peak: (pp, tp, dp) groups, micro-batches of one sample."""
+    return reached(schedule, model, groups, microbatches, loops, **changes).utilization
+
+
+def reached(
+    schedule: str | Schedule,
+    model: str,
+    groups: tuple[int, int, int],
+    microbatches: int,
+    loops: int,
+    **changes: Any,
+) -> Reached:
+    """The same, and the memory that it takes."""
     pp, tp, dp = groups
     rest = {"cluster": "dgx1-v100", "implementation": SOFTWARE.get(str(schedule)), **changes}
     experiment = Experiment(
@@ -64,4 +94,5 @@ def utilization(
     graph, physical = experiment.graph(), experiment.require_physical()
     timeline = simulate(graph, physical.costs(graph))
     peak = physical.cluster.device.peak
-    return 100 * predict(timeline, physical)["tflops_per_gpu"] * 1e12 / peak
+    found = predict(timeline, physical)
+    return Reached(100 * found["tflops_per_gpu"] * 1e12 / peak, found["memory_largest_gb"])

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from bfpp.paper.item import Folder, Made, PaperTable
-from bfpp.traces.html import look
+from bfpp.traces.page.html import look
 
 STYLE = """
 body { max-width: 1080px; margin: auto; }
@@ -52,8 +52,7 @@ def _section(name: str, item: Made) -> str:
     if item.sentence:
         parts.append(f"<p>{escape(item.sentence)}</p>\n")
     parts += [f'<img src="{escape(path.name)}" alt="{escape(name)}">\n' for path in pictures]
-    if item.table:
-        parts.append(_table(item.table))
+    parts += [_table(each) for each in (item.claims_table, item.table) if each]
     links = (f'<a href="{escape(path.name)}">{escape(path.name)}</a>' for path in item.files)
     parts.append(f"<p>{' &middot; '.join(links)}</p>\n")
     return "".join(parts)

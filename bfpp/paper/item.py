@@ -1,4 +1,4 @@
-"""What making an item of the paper yields, and how timelines become figures of it."""
+"""Items of the paper: the files of each, its claims, and figures of timelines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.schedules import Communication, Schedule, TaskGraph, build_graph, find_schedule
-from bfpp.sim.abstract import AbstractCosts
-from bfpp.sim.engines import simulate
-from bfpp.traces.metrics import bubble
-from bfpp.traces.time_axis import in_words
-from bfpp.traces.timeline import Timeline
+from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.engines.engines import simulate
+from bfpp.traces.timeline.metrics import bubble
+from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import in_words
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Folder:
-    """Where an item writes its files, and the printed width of its figures in points, if any."""
+    """The folder of an item's files, and the printed width of its figures in points, if any."""
 
     path: Path
     points: float | None = None
@@ -50,13 +50,43 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A claim of the paper on an item, the result here, and whether they agree.
+
+    `reason` says why they do not, if that is known, or that it is not.
+    """
+
+    paper: str
+    here: str
+    holds: bool
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.holds:
+            object.__setattr__(self, "reason", "")
+
+    @property
+    def verdict(self) -> str:
+        """The agreement, in words."""
+        return "as the paper says" if self.holds else "not as the paper says"
+
+
+@dataclass(frozen=True)
 class Made:
-    """The files that an item wrote, what it says in JSON and in a sentence, and its table."""
+    """The files that an item wrote, its JSON, its sentence, its table, and the paper's claims."""
 
     files: Sequence[Path]
     record: dict[str, Any] = field(default_factory=dict)
     table: PaperTable | None = None
     sentence: str = ""
+    claims: Sequence[Claim] = ()
+
+    @property
+    def claims_table(self) -> PaperTable | None:
+        """The paper's claims beside what is drawn, if it makes any."""
+        rows = [[each.paper, each.here, each.verdict, each.reason] for each in self.claims]
+        columns = ("the paper", "here", "", "reason")
+        return PaperTable("What the paper says, and what is drawn", columns, rows) if rows else None
 
 
 @dataclass(frozen=True)
@@ -99,15 +129,22 @@ def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned
     return Captioned(caption, simulate(graph, costs))
 
 
-def draw(panels: Sequence[Captioned], folder: Folder, name: str, title: str, sentence: str) -> Made:
+def draw(
+    panels: Sequence[Captioned],
+    folder: Folder,
+    name: str,
+    title: str,
+    sentence: str,
+    claims: Sequence[Claim] = (),
+) -> Made:
     """Write the timelines below one another, for print and for the browser."""
-    from bfpp.figures import write_svg
-    from bfpp.traces.html import write_html
-    from bfpp.traces.panel import Panel
+    from bfpp.api.print_figures import write_svg
+    from bfpp.traces.figures.panel import Panel
+    from bfpp.traces.page.html import write_html
 
     svg, html = folder / f"{name}.svg", folder / f"{name}.html"
     write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg, folder.points)
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
     write_html(page, html, title, sentence)
     record = {"panels": [panel.record for panel in panels]}
-    return Made([svg, html], record, sentence=sentence)
+    return Made([svg, html], record, sentence=sentence, claims=claims)

@@ -1,0 +1,1 @@
+"""The calls that a user makes from Python: predict, train, search, sweep, explain."""

@@ -1,0 +1,321 @@
+"""Experiments simulated: a result that knows what it was predicted from."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bfpp.api.results import Result
+from bfpp.options.experiment_file import stages_for_others
+from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.engines.cost_model import CostModel
+from bfpp.sim.engines.engines import DEFAULT, simulate
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.traces.timeline.memory_curves import MemoryCurve, fullest
+from bfpp.traces.timeline.memory_record import MemoryRecord
+from bfpp.traces.timeline.metrics import RankMetrics
+from bfpp.traces.timeline.timeline import About, Timeline
+from bfpp.traces.timeline.units import GIGABYTE, in_words
+
+if TYPE_CHECKING:
+    # Loaded where a model is simulated, so that abstract costs are there soon.
+    from bfpp.sim.costs.physical import PhysicalCosts
+
+MOMENTS = 200
+"""Moments of a rank's memory that JSON has at most."""
+
+INTERVAL = ("step_time_low", "step_time_high")
+
+SHOW_PROGRESS_FROM = 50_000
+"""Tasks from which on a replay takes long enough to show its progress."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Prediction(Result):
+    """An experiment's timeline, with throughput and memory where a model was simulated.
+
+    The interval of the step time takes many replays, and is left out unless `with_interval`.
+
+    >>> import bfpp
+    >>> predicted = bfpp.predict(bfpp.Experiment("1f1b", pp=4, microbatches=8))
+    >>> predicted, predicted.record["ranks"][0]["peak_microbatches"]
+    (<Prediction 1f1b: 4 ranks, 8 micro-batches: 33 s>, 4.0)
+    """
+
+    experiment: Experiment
+    costs: CostModel
+    with_interval: bool = True
+
+    @property
+    def physical(self) -> PhysicalCosts | None:
+        """The cost model, if it is that of a model on a cluster."""
+        if self.experiment.model is None:
+            return None
+        from bfpp.sim.costs.physical import PhysicalCosts
+
+        return self.costs if isinstance(self.costs, PhysicalCosts) else None
+
+    @property
+    def software(self) -> dict[str, Any]:
+        """The implementation, and warnings where another answer may have been meant."""
+        warnings = self.experiment.warnings
+        return super().software | ({"warnings": warnings} if warnings else {})
+
+    def origin(self) -> dict[str, Any]:
+        """The engine, values without effect and, with physical costs, throughput and memory.
+
+        Memory is in gigabytes; and how sure the step time is.
+        """
+        from bfpp.sim.experiment.without_effect import without_effect
+
+        unused = without_effect(self.experiment)
+        physical = self.physical
+        engine: dict[str, Any] = {"engine": self.timeline.source}
+        engine |= {"without_effect": unused} if unused else {}
+        if not physical:
+            return engine
+        from bfpp.sim.experiment.prediction import predict as physical_prediction
+        from bfpp.sim.experiment.uncertainty import not_modelled
+
+        peak = self._peak()
+        found = physical_prediction(self.timeline, physical)
+        return {
+            **engine,
+            **found,
+            **self._host_memory(physical),
+            "memory_peak": peak,
+            **stages_for_others(self.experiment),
+            **(self._interval(physical) if self.with_interval else {}),
+            "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
+        }
+
+    def _host_memory(self, physical: PhysicalCosts) -> dict[str, float]:
+        """Host memory that a device, and a node, pins for offloaded activations."""
+        from bfpp.sim.memory.host_memory import host_memory, node_memory
+
+        graph = self.timeline.graph
+        if not graph.communication.offload:
+            return {}
+        return {
+            "host_memory_gb": float(host_memory(graph, physical).max()) / GIGABYTE,
+            "host_memory_node_gb": node_memory(graph, physical) / GIGABYTE,
+        }
+
+    def _interval(self, physical: PhysicalCosts) -> dict[str, float]:
+        """The step times between which 80 % of such runs are expected."""
+        from bfpp.sim.experiment.uncertainty import interval
+
+        expected = interval(self.timeline, physical)
+        return dict(zip(INTERVAL, (expected.low, expected.high), strict=True))
+
+    @cached_property
+    def held(self) -> Sequence[MemoryRecord]:
+        """Memory of each rank's devices over the step, for a model on a cluster."""
+        if not self.physical:
+            return super().held
+        from bfpp.sim.memory.memory_over_time import memory_over_time
+
+        return memory_over_time(self.timeline.graph, self.physical)
+
+    def _peak(self) -> dict[str, Any]:
+        """Time, rank and task of the peak memory."""
+        curve = fullest(self.memory_curves)
+        at = curve.peak
+        task = self.timeline.graph.task(int(curve.task[at]))
+        return {
+            "rank": curve.rank,
+            "time": float(curve.time[at]),
+            "operation": task.operation.title,
+            "stage": None if task.stage == NONE else task.stage,
+            "microbatch": None if task.microbatch == NONE else task.microbatch,
+        }
+
+    @property
+    def shortage(self) -> str:
+        """Empty, or the memory that it reserves of a device that has less."""
+        if not self.record.get("missing_gb"):
+            return ""
+        reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
+        return f"{reserved:.1f} of {device:.4g} GB"
+
+    def further_highlights(self) -> list[tuple[str, str]]:
+        """Throughput and memory."""
+        if not self.physical:
+            return []
+        bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
+        return [
+            ("implementation", self.record["implementation"]),
+            *([("80 % prediction interval", " to ".join(bounds))] if bounds else []),
+            ("TFLOP/s per GPU: model, hardware", self._throughput()),
+            ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
+            ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
+            ("samples per second", _rounded(self.record["samples_per_second"])),
+            ("reserved memory (max over ranks)", self._reserved()),
+            ("peak memory (max over ranks)", self._largest_memory()),
+            *self._pinned(),
+            ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GiB"),
+            ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GiB"),
+        ]
+
+    def _pinned(self) -> list[tuple[str, str]]:
+        """The host memory of what is offloaded, if anything is."""
+        if "host_memory_gb" not in self.record:
+            return []
+        of_device, of_node = (self.record[f"host_memory_{each}gb"] for each in ("", "node_"))
+        return [("pinned host memory, of a node", f"{of_device:.1f}, {of_node:.1f} GiB")]
+
+    def _throughput(self) -> str:
+        """First the model's, which Megatron-LM logs; the paper gives that of the hardware."""
+        of_model, of_hardware = (self.record[f"{of}tflops_per_gpu"] for of in ("model_", ""))
+        return f"{of_model:.1f}, {of_hardware:.1f}"
+
+    def _largest_memory(self) -> str:
+        """Parts of the memory at its peak."""
+        return f"{self.record['memory_largest_gb']:.1f} GiB"
+
+    def _reserved(self) -> str:
+        """The memory that decides whether the model fits, marked if it does not."""
+        mark = " (!)" if self.record["missing_gb"] else ""
+        reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
+        return f"{reserved:.1f} of {device:.4g} GiB{mark}"
+
+
+def predict(
+    experiment: Experiment,
+    engine: str = DEFAULT,
+    costs: CostModel | None = None,
+    graph: TaskGraph | None = None,
+) -> Prediction:
+    """Build and replay an experiment, with a progress bar where it takes long.
+
+    `costs` and `graph` take the place of its own.
+
+    Raises `InvalidInput` for a step whose time is no finite number, or that is
+    too large for this machine's memory.
+
+    >>> prediction = predict(Experiment("1f1b", pp=4, microbatches=8))
+    >>> prediction.record["step_time"], round(prediction.record["bubble"], 3)
+    (33.0, 0.375)
+    """
+    try:
+        costs = costs or experiment.costs
+        graph = graph or experiment.graph()
+        with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
+            timeline = simulate(graph, costs, engine, advance)
+    except MemoryError:
+        raise InvalidInput("the step is too large for this machine's memory") from None
+    if not math.isfinite(timeline.step_time):
+        raise InvalidInput("a number is too large to compute with: the step time is not finite")
+    about = _about(costs)
+    timeline = replace(timeline, about={**timeline.about, **about})
+    return Prediction(timeline, experiment=experiment, costs=costs)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PredictionInPieces(Prediction):
+    """A prediction that is drawn in pieces of passes; its numbers are those of whole passes."""
+
+    whole: Prediction
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The record of the whole passes."""
+        return self.whole.record
+
+    @cached_property
+    def ranks(self) -> list[RankMetrics]:
+        """Those of the whole passes."""
+        return self.whole.ranks
+
+    @cached_property
+    def held(self) -> Sequence[MemoryRecord]:
+        """Memory of the whole passes, at whose times the curves change."""
+        return self.whole.held
+
+    @cached_property
+    def memory_curves(self) -> list[MemoryCurve]:
+        """Those of the whole passes: what is saved or freed counts once a pass."""
+        return self.whole.memory_curves
+
+    @property
+    def whole_timeline(self) -> Timeline:
+        """Without memory: pieces are no steps of a rank."""
+        return self.timeline
+
+
+def in_pieces(prediction: Prediction) -> Prediction:
+    """The same, drawn with a task for each dispatch and combine of experts inside a pass."""
+    if (physical := prediction.physical) is None:
+        raise InvalidConfiguration("pieces", "needs --model and --cluster")
+    from bfpp.sim.costs.expert_exchanges import with_exchanges
+
+    timeline = prediction.timeline
+    pieces = with_exchanges(timeline.graph, physical).expanded()
+    expanded = simulate(pieces, physical, timeline.source)
+    return PredictionInPieces(
+        replace(expanded, about=timeline.about),
+        prediction.caption,
+        experiment=prediction.experiment,
+        costs=prediction.costs,
+        whole=prediction,
+    )
+
+
+def _about(model: CostModel) -> About:
+    """The names and numbers of the costs: enough to simulate the step again."""
+    costs = {**vars(model)}
+    costs |= asdict(costs["degrees"]) if "degrees" in costs else {}
+    named = {name: getattr(value, "name", value) for name, value in costs.items()}
+    named = {name: str(it).lower() if isinstance(it, bool) else it for name, it in named.items()}
+    return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
+
+
+def _rounded(number: float) -> str:
+    """To four digits, never as a power of ten."""
+    return f"{float(f'{number:.4g}'):,.15g}"
+
+
+def memory_record(result: Prediction) -> dict[str, Any]:
+    """Memory of each rank's devices over the step, thinned to its highest moments."""
+    if not result.physical:
+        return {}
+    curves = (curve.thinned(MOMENTS) for curve in result.memory_curves)
+    return {
+        "memory_over_time": [
+            {
+                "rank": curve.rank,
+                "time": [float(f"{time:.6g}") for time in curve.time.tolist()],
+                "gb": [float(f"{total:.6g}") for total in curve.total.tolist()],
+            }
+            for curve in curves
+        ]
+    }
+
+
+@contextmanager
+def _progress(name: str, tasks: int) -> Iterator[Callable[[int], None] | None]:
+    if tasks < SHOW_PROGRESS_FROM or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task(name, total=tasks)
+        done = 0
+
+        def advance(_: int) -> None:
+            nonlocal done
+            done += 1
+            if done % 1024 == 0:
+                bar.update(job, completed=done)
+
+        yield advance

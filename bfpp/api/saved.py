@@ -1,0 +1,90 @@
+"""Timelines read from the files that a command names, and how they are reported."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bfpp.api.results import Result
+from bfpp.terminal import formats
+from bfpp.terminal.error_lines import blaming, one_line
+from bfpp.traces.explain.causes import Causes
+from bfpp.traces.explain.looks import Cause
+from bfpp.traces.formats.timeline_json import load_timeline
+from bfpp.traces.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from bfpp.sim.engines.cost_model import CostModel
+
+
+def add_timeline_argument(
+    parser: argparse.ArgumentParser, name: str, metavar: str, purpose: str
+) -> None:
+    """A file of a timeline, simulated or measured."""
+    parser.add_argument(
+        name,
+        type=Path,
+        metavar=metavar,
+        help=f"{purpose}, from bfpp simulate --timeline, bfpp run --trace or bfpp import",
+    )
+
+
+def is_timeline_file(name: str) -> bool:
+    """True for the name of a file that timelines are saved in."""
+    return name.endswith(formats.TIMELINE.suffixes)
+
+
+def load(path: Path, option: str) -> Timeline:
+    """The timeline of a file; the option is named where the file is at fault."""
+    with blaming(option):
+        return load_timeline(path)
+
+
+@dataclass(frozen=True)
+class SavedTimeline(Result):
+    """A timeline from a file: where it is from, and what its ranks wait for."""
+
+    @property
+    def origins(self) -> list[tuple[str, str]]:
+        """Titles and values of what the file says about itself, but for zeros and what is off."""
+        timeline = self.timeline
+        source = "measured" if timeline.is_measured else f"simulated ({timeline.source} engine)"
+        about = {name: each for name, each in timeline.about.items() if each not in (0, "false")}
+        origins = [("source", source), *((name, _in_words(each)) for name, each in about.items())]
+        return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in origins]
+
+    @property
+    def subtitle(self) -> str:
+        """The same on one line."""
+        return ", ".join(f"{name} {value}" for name, value in self.origins)
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Blockers, critical path and waits."""
+        return Causes(self.timeline)
+
+    @property
+    def idle(self) -> list[dict[Cause, float]]:
+        """For each rank, its idle seconds by cause."""
+        return self.causes.idle
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """Costs as measured: each task takes as long as it took."""
+        from bfpp.sim.costs.measured_replay import AsItRan
+
+        return AsItRan(self.causes)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The result as a JSON object; times in seconds."""
+        record = super().record
+        both = zip(record["ranks"], self.idle, strict=True)
+        return {**record, "ranks": [{**rank, "causes": causes} for rank, causes in both]}
+
+
+def _in_words(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"

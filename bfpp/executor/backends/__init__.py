@@ -1,0 +1,1 @@
+"""Backends: workers in one process, or over torch.distributed."""

@@ -1,0 +1,175 @@
+"""A rank's passes and transfers by PyTorch's own runtime, torch.distributed.pipelining.
+
+The order is handed over as its file of actions; stages are our layers, with their parameters and
+gradients in our buffers. All else (batches, reductions over replicas, norms, the optimizer,
+checkpoints) is as with other backends. The runtime does a whole step at once: the first pass of a
+rank runs it, and the tasks of the other passes and of transfers find nothing left to do. So
+reductions wait for all passes, and tasks have no times of their own.
+
+`torch.distributed.pipelining` is not stable: what is used of it is that of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.devices.lanes import DeviceRuntime
+from bfpp.executor.devices.messages import Cell, Form
+from bfpp.executor.dispatch.worker import Worker
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.settings import Activations
+from bfpp.schedules import InvalidConfiguration, Operation, Sharding, Task, TaskGraph
+from bfpp.schedules.formats.torch_csv import write_orders
+from bfpp.schedules.orders.steps import STEP, Order
+
+
+def require_runnable(plan: Plan) -> None:
+    """Raise `InvalidConfiguration` for what PyTorch's runtime cannot run, or not exactly."""
+    layout, sharding = plan.graph.layout, plan.graph.communication.sharding
+    forward = (plan.graph.operation == Operation.FORWARD) & (plan.graph.unit == layout.units - 1)
+    order = plan.graph.microbatch[forward]
+    reasons = {
+        "activations": ("keeps activations", plan.activations is not Activations.KEEP),
+        "evaluation": ("trains alone here", plan.forward_graph is not None),
+        "tied_embeddings": ("adds up no gradients of two stages", bool(plan.tied)),
+        "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
+        "tp": ("runs whole layers", plan.tp > 1),
+        "copies": ("has one copy of a stage", bool(layout.copies)),
+        "offload": ("offloads nothing", plan.graph.communication.offload > 0),
+        "compile": ("runs layers uncompiled here", plan.compile),
+        "precision": (
+            "adds gradients up in the precision of the weights",
+            plan.gradient_dtype is not plan.dtype,
+        ),
+        "model": (
+            "draws other random numbers, and hands on a single tensor",
+            bool(plan.traced.random) or not all(map(_is_tensor, _outputs(plan))),
+        ),
+        # It looks a loss up by the micro-batch's number, in the order of the forward passes.
+        "schedule": ("takes the last stage's micro-batches in order", any(np.diff(order) < 0)),
+    }
+    for field, (reason, is_refused) in reasons.items():
+        if is_refused:
+            raise InvalidConfiguration(field, f"PyTorch's runtime {reason}")
+
+
+def _outputs(plan: Plan) -> list[Form]:
+    return [plan.traced.inputs, *plan.forms]
+
+
+def _is_tensor(form: Form) -> bool:
+    return form.tree.is_leaf()
+
+
+class RuntimeWorker(Worker):
+    """A rank whose passes are PyTorch's: all of a step's at the first of them."""
+
+    run_step: Callable[..., object]
+    is_over = False
+
+    def begin(self, step: int, plan: Plan) -> None:
+        """Load the step's batch."""
+        super().begin(step, plan)
+        self.is_over = False
+
+    def forward(self, task: Task) -> None:
+        """Run all passes of the step, and the transfers between them, unless they were run."""
+        del task
+        if self.is_over:
+            return
+        self.is_over = True
+        microbatches = range(self.plan.graph.layout.microbatches)
+        inputs = [
+            self.inputs.pop(Cell(0, each)).tensors[0] for each in microbatches if 0 in self.units
+        ]
+        targets = [self.targets[each] for each in microbatches if each in self.targets]
+        losses: list[Tensor] = []
+        self.run_step(
+            *([torch.cat(inputs)] if inputs else []),
+            target=torch.cat(targets) if targets else None,
+            losses=losses,
+            return_outputs=False,
+        )
+        for microbatch, loss in enumerate(losses):
+            self.losses[microbatch] = loss.detach()
+            self._mark_bad_loss(Cell(self.plan.graph.layout.units - 1, microbatch))
+
+    backward = backward_input = backward_weight = forward
+
+
+class TorchPipeliningBackend(DistributedBackend):
+    """The worker of this process, its process groups, and PyTorch's runtime on them."""
+
+    def __init__(self, plan: Plan, device: DeviceRuntime, kind: str, timeout: timedelta) -> None:
+        super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)
+        self.worker.run_step = self._runtime().step  # type: ignore[attr-defined]
+
+    def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The runtime has its own."""
+
+    def _runtime(self) -> Any:
+        """PyTorch's runtime, with this rank's stages and the order of all ranks."""
+        graph = self.plan.graph
+        stages = [self._stage(number) for number in graph.layout.stages_of(self.worker.rank)]
+        runtime = _PipelineScheduleRuntime(
+            stages, graph.layout.microbatches, loss_fn=self._loss, scale_grads=False
+        )
+        with TemporaryDirectory() as directory:
+            file = Path(directory) / "orders.csv"
+            file.write_text(write_orders(orders_of(graph)))
+            runtime._load_csv(str(file))
+        return runtime
+
+    def _stage(self, number: int) -> PipelineStage:
+        """A stage's units, with weights and gradients in the one buffer that each has of them."""
+        layout = self.plan.graph.layout
+        units = np.flatnonzero(layout.stage_of_unit == number).tolist()
+        layers: list[nn.Module] = []
+        for unit in units:
+            (gradients,) = self.worker.units[unit].gradients
+            self.worker.units[unit].add_to(gradients)
+            layers += self.worker.units[unit].layers.values()
+        given = self.plan.forms[units[0] - 1] if number else self.plan.traced.inputs
+        return PipelineStage(
+            nn.Sequential(*layers),
+            number,
+            layout.stages,
+            self.device.device,
+            input_args=self._example(given, has_gradient=number > 0),
+            output_args=self._example(self.plan.forms[units[-1]], has_gradient=True),
+            group=self.pipeline,
+        )
+
+    def _example(self, form: Form, has_gradient: bool) -> Tensor:
+        (shape,) = form.values.parts
+        is_number = shape.dtype.is_floating_point
+        dtype = self.plan.dtype if is_number else shape.dtype
+        return torch.empty(shape.size, dtype=dtype, requires_grad=has_gradient)
+
+    def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return self.plan.model.loss(output, targets) / self.plan.microbatches
+
+
+def orders_of(graph: TaskGraph) -> list[Order]:
+    """The steps of each rank, in its order: one for a stage's units, which are run in turn."""
+    begins_block = graph.block == np.arange(len(graph))
+    columns = (graph.operation, graph.stage, graph.microbatch, begins_block)
+    found = []
+    for rank in range(graph.layout.pp):
+        chosen = graph.is_compute & (graph.rank == rank)
+        fused: dict[tuple[int, ...], bool] = {}
+        for *step, begins in zip(*(column[chosen].tolist() for column in columns), strict=True):
+            fused[*step] = begins or fused.get((*step,), False)
+        found.append(np.array([(*step, each) for step, each in fused.items()], dtype=STEP))
+    return found

@@ -1,0 +1,207 @@
+"""Loading: everything that can be wrong is looked for before the first value is written."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from bfpp.executor.checkpoint.boxes import Box, boxes_of
+from bfpp.executor.checkpoint.manifest import (
+    Extent,
+    Manifest,
+    StoredFile,
+    StoredTensor,
+    read_manifest,
+    require_plain,
+)
+from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
+from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure, shape_of
+from bfpp.executor.checkpoint.processes import CheckpointError, Processes
+
+
+def load(
+    path: Path,
+    tensors: Mapping[str, TensorPieces],
+    group: dist.ProcessGroup | None,
+    verify: bool = True,
+) -> None:
+    """Reads a checkpoint's values into the views that `tensors` has, wherever they were cut.
+
+    Every process of the group calls it, each with its own pieces; with no group,
+    this process loads alone. The names are those of all processes together.
+
+    Raises `CheckpointError`, in every process, if the checkpoint is damaged in any
+    way or is of another model; the views are as they were, unless `verify` is
+    off (which leaves the checksums of the data unread) or a forged file passes it.
+    """
+    processes = Processes(group, path)
+    manifest = processes.first(lambda: read_manifest(path))
+    processes.together(lambda: _check_files(path, manifest, processes, verify))
+    every = processes.together(lambda: holdings(tensors))
+    _check_model(path, manifest, every)
+    reader = Reader(path, manifest.tensors, tensors)
+    with processes.one_line_errors(), one_failure(path):
+        state_dict_loader.load(
+            dict(tensors),
+            storage_reader=reader,
+            planner=LoadPieces(reader.columns),
+            process_group=group,
+            no_dist=group is None,
+        )
+
+
+def _check_files(path: Path, manifest: Manifest, processes: Processes, verify: bool) -> None:
+    """The files are what they were; each process looks at its share of them."""
+    for name in sorted(manifest.files)[processes.rank :: processes.size]:
+        file, stored = path / name, manifest.files[name]
+        require_plain(file)
+        length = file.stat().st_size
+        if length != stored.length:
+            raise CheckpointError(f"{file}: {length} bytes, but {stored.length} were saved")
+        if verify and StoredFile.of(file) != stored:
+            raise CheckpointError(f"{file}: damaged: its SHA-256 is not that of what was saved")
+
+
+def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> None:
+    """The names, sizes and dtypes are those of the model's tensors."""
+    names = {name for each in every for name in each}
+    if unknown := names - manifest.tensors.keys():
+        raise CheckpointError(f"{path}: has no {_some(unknown)}, which the model has")
+    if unused := manifest.tensors.keys() - names:
+        raise CheckpointError(f"{path}: has {_some(unused)}, which the model has not")
+    for name in sorted(names):
+        stored, wanted = manifest.tensors[name], agreed(name, every)
+        if wanted is None:
+            continue
+        if (wanted.size, wanted.dtype) != (stored.size, stored.dtype):
+            raise CheckpointError(
+                f"{path}: {name} has {stored.size} values of {stored.dtype}, "
+                f"but {wanted.size} of {wanted.dtype} in the model"
+            )
+        if 1 not in (stored.rows, wanted.rows) and stored.columns != wanted.columns:
+            raise CheckpointError(
+                f"{path}: {name} is in rows of {stored.columns} values, "
+                f"but of {wanted.columns} in the model"
+            )
+
+
+def _some(names: set[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} (and {len(others)} more)" if others else first
+
+
+class Cut(NamedTuple):
+    """A box that values of an extent make up, from its value number `first` on."""
+
+    extent: Extent
+    first: int
+    box: Box
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        """Its part of the extent's values."""
+        own = values.flatten()[self.first : self.first + self.box.size]
+        return own.view(self.box.rows, self.box.columns)
+
+
+def _cuts(stored: StoredTensor, columns: int) -> list[Cut]:
+    """The stored boxes, in rows of `columns` values; a flat tensor can be read in any."""
+    if stored.columns == columns:
+        return [Cut(extent, 0, extent.box) for extent in stored.extents]
+    return [
+        Cut(extent, first, box)
+        for extent in stored.extents
+        for first, box in boxes_of(extent.box.column, extent.box.size, columns)
+    ]
+
+
+class Reader(FileSystemReader):
+    """Torch's reader, but that it goes by the manifest and reads what it is promised, once."""
+
+    def __init__(
+        self, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, TensorPieces]
+    ) -> None:
+        super().__init__(path)
+        self.directory = path
+        self.tensors = stored
+        self.columns = {
+            name: pieces.columns if stored[name].rows == 1 else stored[name].columns
+            for name, pieces in wanted.items()
+        }
+        self.cuts = {name: _cuts(stored[name], each) for name, each in self.columns.items()}
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
+        """The manifest in torch's words, instead of the pickle, in the rows that are read."""
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(dtype=self.tensors[name].dtype),
+                    torch.Size([self.tensors[name].size // columns, columns]),
+                    [chunk_of(cut.box) for cut in self.cuts[name]],
+                )
+                for name, columns in self.columns.items()
+            },
+            storage_data={},
+        )
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads each extent that is needed, and copies it to wherever it is."""
+        for extent, name, copies in self._by_extent(plan):
+            values = self._values(extent, name)
+            for cut, item in copies:
+                stored = part(cut.of(values), *item.storage_offsets, *item.lengths)
+                planner.resolve_tensor(item).copy_(stored)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _by_extent(self, plan: LoadPlan) -> list[tuple[Extent, str, list[tuple[Cut, ReadItem]]]]:
+        """The reads in the files' order, each with the tensor's name and the copies to make."""
+        copies: dict[tuple[str, Extent], list[tuple[Cut, ReadItem]]] = defaultdict(list)
+        for item in plan.items:
+            name, number = item.storage_index.fqn, item.storage_index.index
+            cut = self.cuts[name][number or 0]
+            copies[name, cut.extent].append((cut, item))
+        found = [(extent, name, items) for (name, extent), items in copies.items()]
+        return sorted(found, key=lambda each: (each[0].file, each[0].start))
+
+    def _values(self, extent: Extent, name: str) -> torch.Tensor:
+        file = self.directory / extent.file
+        with file.open("rb") as stream:
+            stream.seek(extent.start)
+            stored = io.BytesIO(stream.read(extent.length))
+        try:
+            values: torch.Tensor = torch.load(stored, map_location="cpu", weights_only=True)
+        except Exception as error:
+            reason = f"the values of {name} cannot be read ({type(error).__name__})"
+            raise CheckpointError(f"{file}: {reason}") from error
+        tensor = self.tensors[name]
+        shape = chunk_of(extent.box, len(shape_of(tensor.rows, tensor.columns))).sizes
+        if not _is_plain(values, tensor.dtype, shape):
+            raise CheckpointError(f"{file}: not the values of {name} that its manifest promises")
+        return values
+
+
+def _is_plain(values: Any, dtype: torch.dtype, shape: torch.Size) -> bool:
+    """Test for an ordinary tensor of the right kind."""
+    return (
+        type(values) is torch.Tensor
+        and values.layout is torch.strided
+        and values.device.type == "cpu"
+        and values.dtype is dtype
+        and values.shape == shape
+    )

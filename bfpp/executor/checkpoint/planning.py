@@ -1,0 +1,208 @@
+"""Save and load plans for torch.distributed.checkpoint, from `TensorPieces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from bfpp.executor.checkpoint.boxes import Box, shared
+from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
+from bfpp.executor.checkpoint.processes import CheckpointError, one_line
+
+
+@contextmanager
+def one_failure(path: Path) -> Iterator[None]:
+    """Turns torch's list of what failed in which process into the first one's `CheckpointError`."""
+    try:
+        yield
+    except CheckpointException as failed:
+        cause = next(iter(failed.failures.values()))[0]
+        raise one_line(cause, path) from failed
+
+
+class Whole(NamedTuple):
+    """A tensor, as the processes that hold some of it agree on it."""
+
+    size: int
+    columns: int
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.size // self.columns
+
+    def __str__(self) -> str:
+        rows = f" in rows of {self.columns}" if self.rows > 1 else ""
+        return f"{self.size} values of {self.dtype}{rows}"
+
+
+def agreed(name: str, every: Sequence[Holdings]) -> Whole | None:
+    """Size, columns and dtype of a tensor, None if no process holds any of it.
+
+    Raises `CheckpointError` if two processes do not mean the same.
+    """
+    held = [holding for each in every if (holding := each.get(name)) is not None]
+    kinds = {Whole(each.size, each.columns, each.dtype) for each in held}
+    if len(kinds) > 1:
+        different = " and ".join(sorted(map(str, kinds)))
+        raise CheckpointError(f"{name}: processes hold it as {different}")
+    return kinds.pop() if kinds else None
+
+
+class SavePieces(SavePlanner):
+    """Each value is written by the process, of those that hold it, with least to write so far."""
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, TensorPieces],
+        storage_meta: StorageMeta | None = None,  # noqa: ARG002
+        is_coordinator: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Takes the tensors that are to be saved."""
+        self.tensors = state_dict
+
+    def create_local_plan(self) -> SavePlan:
+        """The pieces of this process; process 0 decides which of them are written here."""
+        return SavePlan([], planner_data=holdings(self.tensors))
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """Raises `CheckpointError` for values that no process holds."""
+        every: list[Holdings] = [plan.planner_data for plan in all_plans]
+        items: list[list[WriteItem]] = [[] for _ in every]
+        planned = [0] * len(every)
+        for name in sorted({name for each in every for name in each}):
+            whole = agreed(name, every)
+            if whole is None:
+                raise CheckpointError(f"{name}: no process holds any of it")
+            held = [
+                (box, process)
+                for process, each in enumerate(every)
+                if (holding := each.get(name)) is not None
+                for box in holding.boxes
+            ]
+            for box, holders in shared(whole.rows, whole.columns, held):
+                if not holders:
+                    first = box.row * whole.columns + box.column
+                    last = first + (box.rows - 1) * whole.columns + box.columns - 1
+                    raise CheckpointError(f"{name}: no process holds values {first} to {last}")
+                writer = min(holders, key=planned.__getitem__)
+                planned[writer] += box.size * whole.dtype.itemsize
+                items[writer].append(_write_item(name, whole, box))
+        return create_default_global_save_plan([SavePlan(each) for each in items])
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        """Nothing is left to decide."""
+        return new_plan
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
+        """The values of an item of the plan."""
+        data: Any = write_item.tensor_data
+        values = self.tensors[write_item.index.fqn].view(box_of(data.chunk))
+        return values.view(data.chunk.sizes)
+
+
+def chunk_of(box: Box, dimensions: int = 2) -> ChunkStorageMetadata:
+    """A box in torch's words; with one dimension, the columns alone."""
+    return ChunkStorageMetadata(
+        torch.Size(box[:2][-dimensions:]), torch.Size(box[2:][-dimensions:])
+    )
+
+
+def box_of(chunk: ChunkStorageMetadata) -> Box:
+    """The metadata of a chunk, as torch has it."""
+    [row, column], [rows, columns] = (0, *chunk.offsets)[-2:], (1, *chunk.sizes)[-2:]
+    return Box(row, column, rows, columns)
+
+
+def shape_of(rows: int, columns: int) -> torch.Size:
+    """The shape of a tensor for torch's tools: flat, if it is one row."""
+    return torch.Size([columns] if rows == 1 else [rows, columns])
+
+
+def _write_item(name: str, whole: Whole, box: Box) -> WriteItem:
+    shape = shape_of(whole.rows, whole.columns)
+    chunk = chunk_of(box, len(shape))
+    properties = TensorProperties(dtype=whole.dtype)
+    return WriteItem(
+        MetadataIndex(name, chunk.offsets),
+        WriteItemType.SHARD,
+        tensor_data=TensorWriteData(chunk, properties, shape),
+    )
+
+
+class LoadPieces(LoadPlanner):
+    """Every piece of this process is filled, whichever stored pieces its values are in.
+
+    Both are in rows of `columns` values, by the tensor's name.
+    """
+
+    def __init__(self, columns: Mapping[str, int]) -> None:
+        self.columns = columns
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, TensorPieces],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Takes the tensors to read into, and what is stored."""
+        self.metadata: Any = metadata
+        self.destinations = {
+            name: [*pieces.boxes(self.columns[name])] for name, pieces in state_dict.items()
+        }
+
+    def create_local_plan(self) -> LoadPlan:
+        """Overlaps of the stored pieces with those here."""
+        items: list[ReadItem] = []
+        for name, pieces in self.destinations.items():
+            chunks = [chunk_of(box) for box, _ in pieces]
+            stored = self.metadata.state_dict_metadata[name]
+            items += create_read_items_for_chunk_list(name, stored, chunks)
+        return LoadPlan(items)
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        """Each process reads for itself."""
+        return global_plan
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        """Nothing is left to decide."""
+        return central_plan
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        """The part of a piece that an item of the plan fills."""
+        # By number: two replicas' pieces can start at the same value.
+        number: Any = read_item.dest_index.index
+        _, piece = self.destinations[read_item.dest_index.fqn][number]
+        return part(piece, *read_item.dest_offsets, *read_item.lengths)
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:  # noqa: ARG002
+        """Never: torch's planner would unpickle what is not a tensor."""
+        raise CheckpointError(f"{read_item.dest_index.fqn}: not a tensor")
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        """Nothing: the values are in place."""

@@ -1,0 +1,1 @@
+"""Streams, events, flat buffers, messages and memory pools of a device."""

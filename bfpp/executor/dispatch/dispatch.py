@@ -1,0 +1,315 @@
+"""The dispatch loop: puts each task of a graph on its lanes, with the waits that it needs.
+
+Theory of operation. There is one loop for all devices and backends, and it does not know what
+tasks do: the table `KERNELS` does. Tasks are dispatched in the order of their numbers, which is
+topological. For each, the lanes of its workers wait for the tasks that it depends on, the kernel
+runs on one of them, and a mark is left at its end. Where several workers of a process act as one
+(two ends of a transfer, all replicas of a gather), the last one's lane runs the kernel once all are
+ready, and the others wait for its mark.
+
+Invariants:
+
+- A lane waits for what its own rank, or another rank of this process, takes part in. What happens
+  in other processes is known from messages.
+- Waits that others imply are removed once, as the program is made for all steps
+  (`bfpp.executor.dispatch.waits`).
+- All lanes of a worker begin a step after its batch is loaded, which follows the last step's update
+  on the compute lane: a step needs no barrier, and the host may dispatch the next one meanwhile.
+- Of a pass in pieces, the first one runs all of it: layers are not cut within.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from bfpp.executor.devices.lanes import LaneQueue, Mark
+from bfpp.executor.devices.messages import Cell
+from bfpp.executor.devices.thread_lanes import Action
+from bfpp.executor.dispatch.backend import Backend
+from bfpp.executor.dispatch.waits import Clocks
+from bfpp.executor.dispatch.worker import Worker
+from bfpp.executor.optimizer.nan_checks import Seen, Where
+from bfpp.executor.plan.plan import Plan
+from bfpp.schedules import InvalidInput, Operation, Task
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.graph.lanes import Lane
+from bfpp.schedules.operations.operations import Table
+
+Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
+WorkerLane = tuple[int, Lane]
+"""A worker's lane: its pipeline, and the graph's lane."""
+
+LOADING = "loading the batch"
+
+Observe = Callable[[Task | str, Worker], AbstractContextManager[None]]
+"""Called with each task, or other work; its context lasts as long as a worker is busy with it."""
+
+
+def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
+    """Observe nothing."""
+    del task, worker
+    return nullcontext()
+
+
+def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
+    """A compute kernel: the method of the worker, of which a mock worker has its own.
+
+    Of a pass in pieces, the first one does it all: layers are not cut within. Memory of what is
+    offloaded is let go of before, and taken again after.
+    """
+
+    def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+        del backend
+        (worker,) = workers
+        offloads = worker.plan.offloads
+        for cell in offloads.leaves.get(task.number, ()):
+            worker.offloading.let_go(cell)
+        if worker.plan.graph.is_whole[task.number]:
+            step_of(worker)(task)
+        for cell in offloads.returns.get(task.number, ()):
+            worker.offloading.make_room(cell)
+
+    return run
+
+
+def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del task
+    (worker,) = workers
+    is_clipped = worker.plan.graph.communication.clipping
+    worker.update(worker.number, backend.total_square_norm(worker) if is_clipped else None)
+
+
+def _inside_passes(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend, workers
+    raise InvalidInput(f"{task.operation.title}: the executor has no expert parallelism")
+
+
+def _offload(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend
+    (worker,) = workers
+    worker.offloading.offload(Cell(task.unit, task.microbatch), worker.plan.offload_share)
+
+
+def _reload(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend
+    (worker,) = workers
+    worker.offloading.reload(Cell(task.unit, task.microbatch))
+
+
+KERNELS: Table[Kernel] = Table(
+    "kernel",
+    {
+        Operation.FORWARD: _compute(lambda worker: worker.forward),
+        Operation.BACKWARD: _compute(lambda worker: worker.backward),
+        Operation.BACKWARD_INPUT: _compute(lambda worker: worker.backward_input),
+        Operation.BACKWARD_WEIGHT: _compute(lambda worker: worker.backward_weight),
+        Operation.TRANSFER_ACTIVATIONS: lambda backend, *what: backend.transfer(*what),
+        Operation.TRANSFER_GRADIENTS: lambda backend, *what: backend.transfer(*what),
+        Operation.GATHER: lambda backend, *what: backend.gather(*what),
+        Operation.REDUCE: lambda backend, *what: backend.reduce(*what),
+        Operation.NORM: lambda backend, *what: backend.norm(*what),
+        Operation.OPTIMIZER: _update,
+        Operation.ALL_REDUCE: lambda backend, *what: backend.all_reduce(*what),
+        Operation.TIED_ALL_REDUCE: lambda backend, *what: backend.tied_all_reduce(*what),
+        Operation.EXPERT_DISPATCH: _inside_passes,
+        Operation.EXPERT_COMBINE: _inside_passes,
+        Operation.OFFLOAD: _offload,
+        Operation.RELOAD: _reload,
+    },
+)
+
+
+class End(NamedTuple):
+    """A worker's part in a task: its lane, and the joint tasks that the lane waits for."""
+
+    worker: Worker
+    lane: LaneQueue
+    waits: tuple[int, ...]
+
+
+class JointTask(NamedTuple):
+    """A task of workers that act as one: the last one's lane runs it once all are ready."""
+
+    task: Task
+    ends: tuple[End, ...]
+    action: Action
+
+
+class TaskMarks(NamedTuple):
+    """The times of a worker's part in a task: posted on its lane, ready to begin, ended."""
+
+    task: int
+    worker: Worker
+    posted: float
+    ready: Mark
+    end: Mark
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was dispatched, and may be under way.
+
+    `ends` are the marks at the end of each joint task; `last` those at the end of each lane;
+    `marks` are all that were made.
+    """
+
+    number: int
+    times: list[TaskMarks] = field(default_factory=list)
+    ends: list[Mark] = field(default_factory=list)
+    losses: dict[Where, Tensor] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    last: list[Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+    def mark(self, lane: LaneQueue, timed: bool = False) -> Mark:
+        """A mark on a lane, that is not asked when the step is over."""
+        self.marks.append(mark := lane.mark(timed))
+        return mark
+
+
+class Dispatcher:
+    """The tasks of a plan's graph on the lanes of this process's workers, step after step.
+
+    If it `times` tasks, the marks around each are timed. If not, only those that
+    give the length of a step are: where the first task of a lane may begin, and
+    where a lane ends. An evaluation uses the `lanes` of training.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        observe: Observe = ignore,
+        times: bool = True,
+        lanes: Mapping[WorkerLane, LaneQueue] | None = None,
+    ) -> None:
+        self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
+        self.graph = graph = plan.graph
+        self.lanes = lanes or {
+            (worker.pipeline, graph.lanes[lane]): backend.device.lane(
+                f"{worker.where}: {graph.lanes[lane].title}"
+            )
+            for worker in backend.workers
+            for lane in graph.lanes_of(worker.rank)
+        }
+        self.program: list[JointTask] = []
+        place = {id(lane): number for number, lane in enumerate(self.lanes.values())}
+        clocks = Clocks(len(place))
+        last: dict[tuple[int, int], int] = {}
+        for task in graph.tasks():
+            for workers in backend.parties(task):
+                own = [self._lane(task, worker) for worker in workers]
+                waits = [self._waits(task, worker, last) for worker in workers]
+                waits = clocks.add([place[id(lane)] for lane in own], waits)
+                ends = tuple(map(End, workers, own, waits))
+                for worker in workers:
+                    last[worker.pipeline, task.number] = len(self.program)
+                self.program.append(JointTask(task, ends, partial(self._run, task, workers)))
+        self.first = self._first()
+
+    def _first(self) -> frozenset[int]:
+        """The parts in tasks that are the first of their lanes; no transfer begins a step."""
+        parts = [(task, end) for task, ends, _ in self.program for end in ends]
+        found: dict[int, int] = {}
+        for number, (task, end) in enumerate(parts):
+            if task.peer == NONE:
+                found.setdefault(id(end.lane), number)
+        return frozenset(found.values())
+
+    def _lane(self, task: Task, worker: Worker) -> LaneQueue:
+        lane = task.lane if task.rank == worker.rank else task.peer_lane
+        return self._lane_of(worker, lane)
+
+    def _lane_of(self, worker: Worker, number: int) -> LaneQueue:
+        return self.lanes[worker.pipeline, self.graph.lanes[number]]
+
+    def _waits(
+        self, task: Task, worker: Worker, last: Mapping[tuple[int, int], int]
+    ) -> tuple[int, ...]:
+        """The joint tasks that a worker's part in a task waits for, by who was `last` in a task.
+
+        It waits for what its own rank takes part in. What happens on other ranks
+        is known from messages, or is waited for if they are in this process.
+        """
+        crosses = task.peer != NONE
+        near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}
+        return tuple(
+            last[worker.pipeline, dependency]
+            for dependency in task.dependencies
+            if near & {int(self.graph.rank[dependency]), int(self.graph.peer[dependency])}
+        )
+
+    def dispatch(self, step: Step) -> None:
+        """Dispatch all tasks once; the step is done when its last marks are passed."""
+        outside = self.backend.device.begin()
+        if outside is not None:
+            step.marks.append(outside)
+        for worker in self.backend.workers:
+            self._begin(worker, step, outside)
+        self._put(step)
+        for worker in self.backend.workers:
+            compute = self._lane_of(worker, self.graph.lanes_of(worker.rank)[0])
+            compute.run(partial(worker.finish, step.losses, step.seen))
+        step.last.extend(step.mark(lane, not self.times) for lane in self.lanes.values())
+
+    def _begin(self, worker: Worker, step: Step, outside: Mark | None) -> None:
+        """Load the batch once the last step's update is done, and hold all lanes until then.
+
+        What was done outside the lanes comes before it: making the workers,
+        loading a checkpoint.
+        """
+        compute, *others = (
+            self._lane_of(worker, lane) for lane in self.graph.lanes_of(worker.rank)
+        )
+        if outside is not None:
+            compute.wait(outside)
+        compute.run(partial(self._load, worker, step.number))
+        loaded = step.mark(compute)
+        for lane in others:
+            lane.wait(loaded)
+
+    def _load(self, worker: Worker, number: int) -> None:
+        with self.observe(LOADING, worker):
+            worker.begin(number, self.plan)
+
+    def _put(self, step: Step) -> None:
+        """Put all tasks on their lanes."""
+        for joint in self.program:
+            self._dispatch(joint, step)
+
+    def _dispatch(self, joint: JointTask, step: Step) -> None:
+        """Put a task on the lanes of those who act as one; the last one acts."""
+        posted = time.perf_counter()
+        task, ends, action = joint
+        ready: list[Mark] = []
+        for _, lane, waits in ends:
+            for each in waits:
+                lane.wait(step.ends[each])
+            is_timed = self.times or len(step.times) + len(ready) in self.first
+            ready.append(step.mark(lane, is_timed))
+        *others, (_, acting, _) = ends
+        for mark in ready[:-1]:
+            acting.wait(mark)
+        acting.run(action)
+        done = step.mark(acting, self.times)
+        step.ends.append(done)
+        for _, lane, _ in others:
+            lane.wait(done)
+        for (worker, _, _), mark in zip(ends, ready, strict=True):
+            step.times.append(TaskMarks(task.number, worker, posted, mark, done))
+
+    def _run(self, task: Task, workers: Sequence[Worker]) -> None:
+        with self.observe(task, workers[-1]):
+            KERNELS[task.operation](self.backend, task, workers)
+
+    def close(self) -> None:
+        """End all lanes."""
+        for lane in self.lanes.values():
+            lane.close()

@@ -1,0 +1,60 @@
+"""Measures on this machine what the simulator needs, with the machinery of a run.
+
+Small runs of their own make known amounts of work: stages of one layer and of
+several, transfers of more and more bytes, gathers and reductions of more and
+more parameters. Their measured timelines give seconds, and least squares turn
+these into a cost for each layer, a latency and a bandwidth. All processes that
+the calibrated run will have take part and are busy at the same time, as in that
+run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bfpp.executor.measure.passes.communication import measure_data, measure_transfers
+from bfpp.executor.measure.passes.compute import measure_compute
+from bfpp.executor.measure.passes.runs import QUICK, Bench, Effort, Profile
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes import ProcessContext
+from bfpp.executor.settings import EmbeddingStage
+from bfpp.executor.train.connect import init_process_group
+from bfpp.executor.train.job import Job
+
+__all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
+
+
+def calibrate(context: ProcessContext, work: tuple[Job, Effort]) -> Profile | None:
+    """Measure in all processes of a job; the first one returns the profile."""
+    job, effort = work
+    return measure(Bench(context, job, effort, init_process_group(context, job)))
+
+
+def measure(bench: Bench) -> Profile | None:
+    """Measure in all processes, which are connected; the first one returns the profile."""
+    plan = bench.job.plan()
+    found: Profile = {"run": _run(plan)}
+    for what, part in PARTS.items():
+        bench.context.send({"what": what})
+        found |= part(plan, bench)
+    return found if bench.context.is_first else None
+
+
+def _run(plan: Plan) -> dict[str, int]:
+    """The conditions that the measures hold for."""
+    before, after = plan.model.attached
+    return {
+        "ranks": plan.graph.layout.pp,
+        "replicas": plan.dp,
+        "microbatch_size": plan.microbatch_size,
+        "before": before,
+        "after": after,
+        "own_ends": int(plan.ends is EmbeddingStage.OWN),
+    }
+
+
+PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
+    "compute": measure_compute,
+    "transfers": measure_transfers,
+    "gathers and reductions": measure_data,
+}

@@ -1,0 +1,161 @@
+"""Transfers, gathers and reductions, by models that do nothing but need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise, product
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bfpp.executor.measure.passes.fitting import fit_line
+from bfpp.executor.measure.passes.runs import (
+    MICROBATCHES,
+    Bench,
+    Profile,
+    durations,
+    tasks_of,
+)
+from bfpp.executor.model.model import Model
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.train.measured_timeline import END, READY
+from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.schedules.columns import NONE, Seconds
+
+
+class ScaleLayer(nn.Module):
+    """A layer whose output is as large as its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The same shape."""
+        return value * self.factor
+
+
+class Weigh(nn.Module):
+    """A layer of many parameters and little work."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(parameters))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The same shape."""
+        return value * self.weights[0]
+
+
+def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model:
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        del step
+        values = torch.zeros(len(samples), width)
+        return values, values[:, :1]
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return functional.mse_loss(output[:, :1], targets)
+
+    return Model([make] * layers, loss, batch)
+
+
+def measure_transfers(plan: Plan, bench: Bench) -> Profile:
+    """Latency and bandwidth of each channel, and what passing from lane to lane takes."""
+    ranks = plan.graph.layout.pp
+    if ranks == 1:
+        return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0}}
+    layout = Layout(ranks, MICROBATCHES, 2)
+    graph = build_graph("breadth-first", layout)
+    samples: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    delays: dict[bool, list[float]] = {True: [], False: []}
+    for size in bench.bytes:
+        width = max(1, size // plan.dtype.itemsize)
+        small = replace(
+            plan, graph=graph, model=_idle_model(layout.units, ScaleLayer, width), microbatch_size=1
+        )
+        columns = bench.run(small)
+        for sender, receiver, tasks in _channels(graph) if columns else ():
+            point = (float(width * plan.dtype.itemsize), durations(columns, tasks))
+            samples.setdefault((sender, receiver), []).append(point)
+        for each in columns:
+            for wakes, lag in lags(graph, each[0]):
+                delays[wakes].append(lag)
+    lines = {pair: fit_line(points) for pair, points in samples.items()}
+    channels = [
+        {"sender": sender, "receiver": receiver, "latency": line.fixed, "bandwidth": 1 / line.slope}
+        for (sender, receiver), line in lines.items()
+    ]
+    medians = {wakes: float(np.median(found)) if found else 0.0 for wakes, found in delays.items()}
+    return {"channels": channels, "dispatch": {"next": medians[False], "wake": medians[True]}}
+
+
+def _channels(graph: TaskGraph) -> Iterator[tuple[int, int, list[int]]]:
+    tasks = np.flatnonzero(graph.is_transfer)
+    pairs = sorted(set(zip(graph.rank[tasks].tolist(), graph.peer[tasks].tolist(), strict=True)))
+    for sender, receiver in pairs:
+        chosen = (graph.rank[tasks] == sender) & (graph.peer[tasks] == receiver)
+        yield sender, receiver, tasks[chosen].tolist()
+
+
+def lags(graph: TaskGraph, columns: Seconds) -> Iterator[tuple[bool, float]]:
+    """For compute tasks: if another lane's task was the last they waited for, and how long ago."""
+    before_on_lane: dict[int, int] = {}
+    for lane in range(len(graph.lanes)):
+        pairs = pairwise(graph.lane_tasks.of(lane).tolist())
+        before_on_lane.update({task: before for before, task in pairs})
+    for task in np.flatnonzero(graph.is_compute).tolist():
+        others = graph.dependencies.of(task).tolist()
+        own = before_on_lane.get(task, NONE)
+        if not others or own == NONE:
+            continue
+        last = max([own, *others], key=lambda each: columns[END, each])
+        yield last != own, float(columns[READY, task] - columns[END, last])
+
+
+KINDS = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
+
+WAYS = (
+    Communication(Sharding.FULL, clipping=True),
+    Communication(Sharding.NONE, clipping=True),
+    Communication(Sharding.NONE),
+)
+"""With these, each of the kinds is done in all its ways."""
+
+
+def measure_data(plan: Plan, bench: Bench) -> Profile:
+    """Gathers, reductions, norms and updates, by how many parameters they are of."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for communication, size in product(WAYS, bench.parameters):
+        small = _weighing(plan, communication, size)
+        columns = bench.run(small)
+        for kind in KINDS if columns else ():
+            if tasks := tasks_of(small.graph, kind):
+                point = _parameters(small, kind, size), durations(columns, tasks)
+                points.setdefault(kind.algorithm(communication), []).append(point)
+    lines = {way: fit_line(found) for way, found in points.items()}
+    return {
+        "data": {
+            way: {"fixed": line.fixed, "per_parameter": line.slope} for way, line in lines.items()
+        }
+    }
+
+
+def _weighing(plan: Plan, communication: Communication, size: int) -> Plan:
+    """Two stages on a rank, each of `size` parameters, and little else to do."""
+    ranks = plan.graph.layout.pp
+    return replace(
+        plan,
+        graph=build_graph("breadth-first", Layout(ranks, 1, 2), communication),
+        model=_idle_model(2 * ranks, partial(Weigh, size), 1),
+        microbatch_size=1,
+        optimization=replace(plan.optimization, clip=1.0 if communication.clipping else None),
+    )
+
+
+def _parameters(plan: Plan, kind: Operation, size: int) -> float:
+    """Parameters of an operation: a stage's, or a rank's share of all its stages'."""
+    return size if kind in (Operation.GATHER, Operation.REDUCE) else 2 * size / plan.shares

@@ -1,0 +1,129 @@
+"""Seconds of the passes of each layer, and of a stage in addition to its layers.
+
+All ranks compute at the same time and transfer to one another, as in a run:
+where cores are shared, a pass takes longer during transfers than alone.
+Whole backward passes and those in halves are measured in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from bfpp.executor.measure.passes.fitting import least_squares
+from bfpp.executor.measure.passes.runs import (
+    MICROBATCHES,
+    Bench,
+    Profile,
+    durations,
+    tasks_of,
+)
+from bfpp.executor.plan.plan import Plan
+from bfpp.schedules import Layout, Operation, build_graph
+from bfpp.schedules.families.breadth_first import BreadthFirst
+from bfpp.schedules.orders.steps import Step, backward, backward_input, backward_weight
+
+PASSES = {
+    "forward": Operation.FORWARD,
+    "backward": Operation.BACKWARD,
+    "backward_input": Operation.BACKWARD_INPUT,
+    "backward_weight": Operation.BACKWARD_WEIGHT,
+}
+
+ALIKE = 3
+"""Layers of a kind that are run: to know what one more takes."""
+
+COARSE = 3
+"""Layers of a stage where stages have several."""
+
+
+class AllPasses(BreadthFirst):
+    """Every second backward pass in halves; the weight halves of a stage come last."""
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Breadth-first's, with halves in the place of some."""
+        for step in super().steps(layout, rank):
+            _, stage, microbatch, _ = step
+            is_backward = step == backward(stage, microbatch)
+            yield backward_input(stage, microbatch) if is_backward and microbatch % 2 else step
+            if is_backward and microbatch == layout.microbatches - 1:
+                for each in range(1, layout.microbatches, 2):
+                    yield backward_weight(stage, each)
+
+
+def measure_compute(plan: Plan, bench: Bench) -> Profile:
+    """Seconds of the passes of each layer, and of a stage in addition to its layers."""
+    ranks = plan.graph.layout.pp
+    kinds = _kinds(plan)
+    runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
+    chosen = [
+        layer
+        for (kind, count), first in zip(runs, _firsts(runs), strict=True)
+        for layer in range(first, first + min(count, ALIKE * ranks))
+    ]
+    model = replace(
+        plan.model, layers=[plan.model.layers[each] for each in chosen], attached=(0, 0)
+    )
+    rows: list[list[float]] = []
+    seconds: dict[str, list[float]] = {name: [] for name in PASSES}
+    finest = len(chosen) // ranks
+    for stages in (finest, max(1, finest // COARSE)):
+        graph = build_graph(AllPasses(), Layout(ranks, MICROBATCHES, stages))
+        small = replace(plan, graph=graph, model=model)
+        columns = bench.run(small)
+        for stage, layers in enumerate(small.cuts if columns else ()):
+            here = [kinds[chosen[layer]] for layer in layers]
+            rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])
+            for name, found in seconds.items():
+                tasks = tasks_of(small.graph, PASSES[name], stage)
+                found.append(durations(columns, tasks))
+    if not rows:  # only the first process knows the times of all
+        return {}
+    known = {name: least_squares(rows, found) for name, found in seconds.items()}
+    sizes = _sizes(plan)
+    measured = [
+        {
+            "count": count,
+            **{name: costs[1 + kind] for name, costs in known.items()},
+            "parameters": sizes[first][0],
+            "bytes": sizes[first][1],
+        }
+        for (kind, count), first in zip(runs, _firsts(runs), strict=True)
+    ]
+    return {"layers": measured, "passes": {name: costs[0] for name, costs in known.items()}}
+
+
+def _kinds(plan: Plan) -> list[int]:
+    """The number of each layer's kind: layers of a kind have the same parts and shapes.
+
+    The first one is of its own, since its input has no gradient.
+    """
+    numbers: dict[str, int] = {}
+    found = []
+    for number in range(len(plan.model.layers)):
+        module = plan.outline(number)
+        shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
+        found.append(numbers.setdefault(f"{number == 0} {module} {shapes}", len(numbers)))
+    return found
+
+
+def _firsts(runs: Sequence[tuple[int, int]]) -> list[int]:
+    """The first layer of each run of layers of a kind."""
+    counts = [count for _, count in runs]
+    return [sum(counts[:at]) for at in range(len(counts))]
+
+
+def _sizes(plan: Plan) -> list[tuple[int, int]]:
+    """The number of parameters of each layer, and the bytes of its output for a micro-batch."""
+    single = replace(
+        plan,
+        model=replace(plan.model, attached=(0, 0)),
+        graph=build_graph("breadth-first", Layout(1, 1, len(plan.model.layers))),
+    )
+    found = []
+    for number, form in enumerate(single.forms):
+        module = plan.outline(number)
+        parameters = sum(value.numel() for value in module.parameters())
+        found.append((parameters, form.values.shape.bytes))
+    return found

@@ -1,0 +1,89 @@
+"""Small runs, and durations from their timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes import ProcessContext
+from bfpp.executor.train.job import Job
+from bfpp.executor.train.measured_timeline import END, START
+from bfpp.executor.train.watching import connected, watched
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import Seconds
+
+Profile = dict[str, Any]
+"""Measurements as the profile's file holds them: seconds, bytes, bytes per second."""
+
+MICROBATCHES = 6
+
+WARM_UP = 2
+"""Steps of each small run that do not count."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Effort of a calibration: steps of each small run, and the sizes to try."""
+
+    steps: int = 12
+    bytes: tuple[int, ...] = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+    parameters: tuple[int, ...] = (1_024, 16_384, 65_536, 262_144, 1_048_576)
+
+
+QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
+
+ON_GPU = 16
+"""Factor of the sizes of a GPU's transfers, gathers and reductions."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A bench for small runs: a process of a job, all of whose processes are connected.
+
+    `clock_offset` is that of its clock from the first process's, in seconds.
+    """
+
+    context: ProcessContext
+    job: Job
+    effort: Effort
+    clock_offset: float
+
+    @property
+    def bytes(self) -> list[int]:
+        """The sizes of transfers that are tried."""
+        return self._scaled(self.effort.bytes)
+
+    @property
+    def parameters(self) -> list[int]:
+        """The sizes of gathers, reductions and updates that are tried."""
+        return self._scaled(self.effort.parameters)
+
+    def _scaled(self, sizes: Sequence[int]) -> list[int]:
+        return [size * (ON_GPU if self.job.uses_gpu else 1) for size in sizes]
+
+    def run(self, plan: Plan) -> list[Seconds]:
+        """The times of tasks in each step of a small run; for process 0 alone."""
+        steps = range(WARM_UP + self.effort.steps)
+        with connected(self.context, plan, self.job, self.clock_offset) as trainer:
+            for _ in watched(self.context, trainer, steps):
+                pass
+            return trainer.columns_of_all()[-self.effort.steps :]
+
+
+def durations(columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+    """Seconds of one of these tasks: the mean in a step, and of those the median over steps."""
+    means = [(each[:, END] - each[:, START])[:, tasks].mean() for each in columns]
+    return float(np.median(means))
+
+
+def tasks_of(graph: TaskGraph, operation: Operation, stage: int | None = None) -> list[int]:
+    """The tasks of an operation, of all stages or of one."""
+    chosen = graph.operation == operation
+    if stage is not None:
+        chosen &= graph.unit == stage
+    tasks: list[int] = np.flatnonzero(chosen).tolist()
+    return tasks

@@ -1,0 +1,1 @@
+"""Memory of a rank: units, their shards, offloaded activations, bytes counted."""

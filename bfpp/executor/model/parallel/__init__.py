@@ -1,0 +1,1 @@
+"""Tensor-parallel and context-parallel layers."""

@@ -1,0 +1,1 @@
+"""Layers run once on shapes alone: parameters, outputs, state that passes change."""

@@ -1,0 +1,1 @@
+"""Transformers, with weights of Hugging Face checkpoints."""

@@ -1,0 +1,1 @@
+"""Optimizers, weight updates, loss scaling and NaN checks."""

@@ -1,0 +1,1 @@
+"""The plan that all ranks agree on before a run."""

@@ -1,0 +1,1 @@
+"""Heartbeats, watchdog, and the diagnosis of a stuck rank."""

@@ -1,0 +1,108 @@
+"""Checkpoints of a run as it goes: at once, or in the background from a copy of the state.
+
+In the background, a thread of each process writes its part while the next steps are trained.
+They exchange how it goes in a group of their own, so that no message of theirs meets those of
+training. One save is under way at a time: the next one waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from bfpp.executor import checkpoint
+from bfpp.executor.checkpoint import Retention
+from bfpp.executor.dispatch.backend import Backend
+from bfpp.executor.processes import ProcessContext
+from bfpp.executor.run.resume import Begun
+from bfpp.executor.run.state import copied, pieces_of
+from bfpp.executor.settings import BackendName
+from bfpp.executor.train.job import Job
+from bfpp.executor.train.watching import slow
+
+
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint that is complete, and its number of steps."""
+
+    step: int
+    path: Path
+
+
+class Saver:
+    """Writes a run's checkpoints, together with those of all other processes."""
+
+    def __init__(self, job: Job, context: ProcessContext, backend: Backend, begun: Begun) -> None:
+        self.saving, self.context, self.backend, self.begun = job.saving, context, backend, begun
+        self.group = None if job.backend is BackendName.LOCAL else dist.group.WORLD
+        self.under_way: _Background | None = None
+        self.complete: list[SavedCheckpoint] = []
+        if self.in_background and self.group:
+            self.group = dist.new_group(backend="gloo", timeout=context.timeout)
+
+    @property
+    def in_background(self) -> bool:
+        """True if training goes on while a checkpoint is written."""
+        return self.saving is not None and self.saving.in_background
+
+    def save(self, step: int, settings: Mapping[str, Any]) -> None:
+        """Write a checkpoint after `step` steps, if one is wanted; or begin to."""
+        if (saving := self.saving) is None:
+            return
+        self.finish()
+        retention = Retention(saving.keep, saving.keep_every, self.begun.abandoned)
+        with self.context.watch.during(slow(self.context, f"saving step {step}")):
+            pieces = pieces_of(self.backend.workers)
+            held = copied(pieces) if self.in_background else pieces
+            save = checkpoint.save  # in a thread, torch's modules would come half loaded
+
+            def write() -> SavedCheckpoint:
+                path = save(saving.directory, step, held, settings, self.group, retention)
+                return SavedCheckpoint(step, path)
+
+            if self.in_background:
+                self.under_way = _Background(write)
+            else:
+                self.complete.append(write())
+
+    def news(self) -> list[SavedCheckpoint]:
+        """The saves completed since the last call; raises what went wrong."""
+        if self.under_way and not self.under_way.is_alive():
+            self.finish()
+        complete, self.complete = self.complete, []
+        return complete
+
+    def finish(self) -> None:
+        """Wait for what is being written."""
+        if self.under_way:
+            with self.context.watch.during(slow(self.context, "finishing a checkpoint")):
+                self.complete.append(self.under_way.result())
+            self.under_way = None
+
+
+class _Background(threading.Thread):
+    """Work in a thread, which ends with the process at the latest."""
+
+    def __init__(self, work: Callable[[], SavedCheckpoint]) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self.work = work
+        self.outcome: SavedCheckpoint | BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Do it."""
+        try:
+            self.outcome = self.work()
+        except BaseException as error:  # whoever waits for the result raises it
+            self.outcome = error
+
+    def result(self) -> SavedCheckpoint:
+        """The result of the work, once it is done."""
+        self.join()
+        if isinstance(self.outcome, SavedCheckpoint):
+            return self.outcome
+        assert self.outcome is not None  # noqa: S101
+        raise self.outcome

@@ -1,0 +1,1 @@
+"""Training jobs: connect ranks, train steps, measure timelines."""

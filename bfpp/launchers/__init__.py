@@ -1,0 +1,1 @@
+"""Flags of Megatron-LM and settings of torchtitan for an experiment."""

@@ -1,0 +1,216 @@
+"""The settings that train an experiment with torchtitan.
+
+They are those of torchtitan 0.2, whose `--job.config_file` is TOML; versions after 0.2.2 have
+nearly all of them, by the same names, as fields of `Trainer.Config` in Python. The optimizer and
+the data are no part of an experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bfpp.launchers.launch import (
+    UNCLIPPED,
+    FrameworkConfig,
+    Launch,
+    loops_around,
+    missing_without_pipeline,
+)
+from bfpp.schedules import Sharding, registered_name
+from bfpp.schedules.layout.framework_cuts import module_names
+from bfpp.schedules.layout.layout import Layout
+from bfpp.schedules.settings.attention import Attention, ContextExchange
+from bfpp.schedules.settings.precision import Precision
+from bfpp.schedules.settings.recomputation import LAYER
+from bfpp.schedules.settings.tensor_overlap import TensorOverlap
+
+Settings = dict[str, Any]
+
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "depth-first": "Interleaved1F1B",
+    "breadth-first": "LoopedBFS",
+    "zb1p": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
+"""The schedules of torch.distributed.pipelining, by its names."""
+
+ORDERS = "orders.csv"
+"""The file of a compute order that PyTorch's pipelining does not have."""
+
+FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
+
+ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allgather"}
+"""Exchange of keys and values. Ulysses (all-to-all) is not supported."""
+
+
+def settings(launch: Launch) -> FrameworkConfig:
+    """The tables of TOML, and what they cannot express."""
+    tables = {name: table(launch) for name, table in TABLES.items()}
+    text = "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+        if table
+    )
+    return FrameworkConfig(text, tuple(_missing(launch)))
+
+
+def _model(launch: Launch) -> Settings:
+    precision = launch.precision
+    converters = {Precision.FP8_CURRENT: FLOAT8, Precision.MXFP8: MX}
+    return {"converters": [converters[precision]]} if precision in converters else {}
+
+
+def _training(launch: Launch) -> Settings:
+    """Batch sizes: the local batch is all micro-batches of a pipeline, else one."""
+    precision = launch.precision
+    microbatches = launch.microbatches if launch.pp > 1 else 1
+    found: Settings = {
+        "local_batch_size": launch.microbatch_size * microbatches,
+        "global_batch_size": launch.batch,
+        "seq_len": launch.transformer.sequence,
+    }
+    if precision is Precision.FP32:
+        found["mixed_precision_param"] = "float32"
+    return found
+
+
+def _parallelism(launch: Launch) -> Settings:
+    sharded = launch.sharding is not Sharding.NONE
+    replicas = launch.dp_replicate if sharded else launch.dp
+    found: Settings = {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": launch.dp // replicas,
+        "tensor_parallel_degree": launch.tp,
+        "context_parallel_degree": launch.cp,
+        "expert_parallel_degree": launch.ep,
+        "pipeline_parallel_degree": launch.pp,
+    }
+    if launch.overlaps_chunks:  # which the compiler arranges
+        found["enable_async_tensor_parallel"] = True
+    if sharded:
+        gathers = launch.gathers_runs
+        found["fsdp_reshard_after_forward"] = "always" if gathers else "never"
+    if launch.cp > 1 and (rotation := ROTATIONS.get(launch.cp_comm)):
+        found["context_parallel_rotate_method"] = rotation
+    if launch.ep > 1:
+        found["expert_tensor_parallel_degree"] = 1
+        if launch.dispatch == "deduplicated":
+            found["expert_parallel_comm_backend"] = "deepep"
+    return found | _pipeline(launch) if launch.pp > 1 else found
+
+
+def _compile(launch: Launch) -> Settings:
+    return {"enable": True} if launch.overlaps_chunks else {}
+
+
+def _pipeline(launch: Launch) -> Settings:
+    """The schedule, or a file of its orders; and which layers each stage has."""
+    found: Settings = {"pipeline_parallel_microbatch_size": launch.microbatch_size}
+    if not _can_be_ordered(launch.layout):
+        return found
+    if pytorchs := _pytorchs(launch):
+        found["pipeline_parallel_schedule"] = pytorchs
+    else:
+        # Stages are placed by this; the file says in which order they run.
+        style = "Interleaved1F1B" if loops_around(launch.layout) else "ZBVZeroBubble"
+        found["pipeline_parallel_schedule"] = style
+        found["pipeline_parallel_schedule_csv"] = ORDERS
+    found["module_fqns_per_model_part"] = module_names(launch.layers_of_stages)
+    return found
+
+
+def _pytorchs(launch: Launch) -> str | None:
+    """PyTorch's schedule that runs the same order, by its name there."""
+    schedule, layout = launch.schedule, launch.layout
+    name = registered_name(schedule)
+    if name not in SCHEDULES or (schedule.looped and layout.loops == 1):
+        return None
+    if name == "depth-first":
+        rounds = max(layout.microbatches // layout.pp, 1)
+        sequence = schedule.parameters["sequence"] or layout.pp
+        if sequence * rounds != layout.microbatches:
+            return None
+    return SCHEDULES[name]
+
+
+def _can_be_ordered(layout: Layout) -> bool:
+    """True if torchtitan can place the stages: looped, or on a V."""
+    there = tuple(range(layout.pp))
+    vee = layout.placement == there + there[::-1]
+    return not layout.copies and layout.slices == 1 and (vee or loops_around(layout))
+
+
+def _checkpointing(launch: Launch) -> Settings:
+    modules, _ = launch.recompute
+    return {"mode": "full" if LAYER in modules else "none"}
+
+
+def _float8(launch: Launch) -> Settings:
+    if launch.precision is not Precision.FP8_CURRENT:
+        return {}
+    gathered = launch.quantised_weights
+    return {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather": gathered}
+
+
+def _missing(launch: Launch) -> Iterator[str]:
+    """Values without a setting."""
+    model = launch.transformer
+    yield f"name and flavor of the model: {model.name} with {model.layers} layers"
+    if model.prediction_modules:
+        yield "prediction modules (MTP)"
+    yield from _missing_of_pipeline(launch) if launch.pp > 1 else missing_without_pipeline(launch)
+    if launch.sharding is Sharding.PARTIAL:
+        yield "ZeRO-1 and ZeRO-2: this is FSDP whose weights stay gathered for the step"
+    elif launch.sharding is Sharding.NONE and launch.cp > 1:
+        yield "replicas with context parallelism whose weights are not sharded over its devices"
+    if not launch.clipping:
+        yield UNCLIPPED
+    if launch.tp > 1 and not launch.sequence_parallel:
+        yield "tensor parallelism without sequence parallelism"
+    if launch.tp > 1 and launch.tp_overlap is TensorOverlap.BULK:
+        yield "tensor-parallel communication that overlaps GEMMs of the backward pass alone"
+    if launch.attention is Attention.UNFUSED:
+        yield "unfused attention"
+    if launch.cp > 1 and launch.cp_comm not in ROTATIONS:
+        yield f"context parallelism that exchanges by {launch.cp_comm}"
+    if launch.precision not in THEIRS:
+        yield f"training in {launch.precision}; this is in bf16"
+    modules, layers = launch.recompute
+    if layers is not None or modules - {LAYER}:
+        instead = "all layers are recomputed" if LAYER in modules else "nothing is recomputed"
+        yield f"--recompute {launch.recompute}; here {instead}"
+    if launch.quantised_weights and launch.precision is not Precision.FP8_CURRENT:
+        yield f"gathering weights in {launch.precision}"
+
+
+def _missing_of_pipeline(launch: Launch) -> Iterator[str]:
+    name, layout = launch.schedule.reference, launch.layout
+    if not _can_be_ordered(layout):
+        reason = "slices of micro-batches" if layout.slices > 1 else "such a placement of stages"
+        yield f"the schedule {name}: PyTorch's pipelining has no {reason}"
+    elif not (pytorchs := _pytorchs(launch)):
+        yield (
+            f"the schedule {name}, whose order is to be in {ORDERS}: bfpp orders {name} ... "
+            f"--format torch > {ORDERS}"
+        )
+    elif pytorchs == SCHEDULES["breadth-first"]:
+        yield "backward passes in the order of micro-batches: LoopedBFS runs them in reverse"
+
+
+THEIRS = (Precision.BF16, Precision.FP32, Precision.FP8_CURRENT, Precision.MXFP8)
+"""The precisions that torchtitan trains in."""
+
+TABLES: dict[str, Callable[[Launch], Settings]] = {
+    "model": _model,
+    "training": _training,
+    "parallelism": _parallelism,
+    "activation_checkpoint": _checkpointing,
+    "compile": _compile,
+    FLOAT8: _float8,
+}
+"""The tables of the file."""

@@ -1,0 +1,90 @@
+"""Experiments as files: TOML with the values that are not the defaults, by their names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.formats.python_file import MARK, file_of, require_trust
+from bfpp.schedules.layout.framework_cuts import layout_text, module_names
+from bfpp.sim.cluster.software_profiles import BEFORE
+from bfpp.sim.experiment.experiment import Experiment, experiment_of
+from bfpp.sim.experiment.values import OPTIONS
+from bfpp.sim.presets.file_kinds import EXPERIMENT, require_kind
+from bfpp.sim.presets.files import read_toml
+
+FIELD = "schedule"
+
+
+def is_experiment_file(name: str) -> bool:
+    """True if SCHEDULE is an experiment file, not a name."""
+    return name.endswith(".toml")
+
+
+def read_experiment(path: str, *, trust: bool = False) -> Experiment:
+    """The experiment of a file; raises `InvalidConfiguration` with the reason in one line.
+
+    The files that it names are looked for in its folder first. A schedule in a Python file is
+    loaded, which runs that file, only with `trust`.
+    """
+    table = read_toml(FIELD, path)
+    require_kind(FIELD, path, table, EXPERIMENT)
+    if FIELD not in table:
+        reason = f"{path} names no schedule: bfpp experiment writes experiment files"
+        raise InvalidConfiguration(FIELD, reason)
+    values = {name: value for name, value in table.items() if name != "format"}
+    for name in (FIELD, *(name for name, option in OPTIONS.items() if option.kind == "name")):
+        value = values.get(name)
+        if isinstance(value, str) and "." in value:
+            folder, named = Path(path).parent, file_of(value) if MARK in value else Path(value)
+            values[name] = str(folder / value) if (folder / named).exists() else value
+    require_trust(path, values[FIELD], trust=trust)
+    return experiment_of_file(path, values)
+
+
+def experiment_of_file(path: str, values: Mapping[str, object]) -> Experiment:
+    """The experiment that a file says by these values; SCHEDULE is blamed for what cannot be."""
+    try:
+        found = experiment_of(values)
+        unnamed = found.model is not None and found.implementation is None
+        return found.changed(implementation=BEFORE) if unnamed else found
+    except InvalidConfiguration as error:
+        if error.field == FIELD and values.get(FIELD) == path:
+            raise
+        raise InvalidConfiguration(FIELD, f"{path}: {error.field}: {error.reason}") from None
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """The experiment as TOML; `read_experiment` gives it back."""
+    values = {"format": EXPERIMENT.format, **experiment.record}
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def stages_for_others(experiment: Experiment) -> dict[str, Any]:
+    """The layers of each stage, and their cut as Megatron-LM and torchtitan take it.
+
+    Megatron-LM loops around the ranks: it has no layout for stages that are placed otherwise.
+    """
+    layers, layout = experiment.layers_of_stages, experiment.configuration.layout
+    loops = layout.placement == tuple(range(layout.pp)) * layout.loops and not layout.copies
+    predictions = experiment.transformer.prediction_modules
+    return {
+        "layers_of_stages": list(layers),
+        "megatron_layout": layout_text(layers, predictions) if loops else None,
+        "torchtitan_modules": None if predictions else module_names(layers),
+    }
+
+
+def comments_for_others(experiment: Experiment) -> str:
+    """The same as comments of an experiment file, unless all stages have as many layers."""
+    if len(set(experiment.layers_of_stages)) == 1:
+        return ""
+    stages = stages_for_others(experiment)
+    options = {
+        "Megatron-LM: --pipeline-model-parallel-layout": stages["megatron_layout"],
+        "torchtitan: module_fqns_per_model_part =": stages["torchtitan_modules"],
+    }
+    return "".join(f"# {name} {json.dumps(value)}\n" for name, value in options.items() if value)

@@ -1,0 +1,62 @@
+"""The model, its sequence length, and the defaults of a `config.json` for what it leaves out.
+
+A model file says how long the sequences are that are trained with; a Hugging Face
+`config.json` says only how long they may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from bfpp.sim.models.hugging_face import is_config
+from bfpp.sim.models.model import Transformer, load_model
+from bfpp.terminal.error_lines import one_line
+from bfpp.terminal.number_types import whole_number
+
+
+def add_model_argument(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    """The transformer and its sequence length."""
+    group.add_argument(
+        "--model",
+        required=required,
+        metavar="NAME|FILE",
+        help="a preset, a TOML file, or a Hugging Face config.json",
+    )
+    group.add_argument(
+        "--seq-length",
+        type=whole_number,
+        metavar="N",
+        help="tokens per sequence (default: the model's; a config.json only says the maximum)",
+    )
+
+
+def model_of(options: argparse.Namespace) -> Transformer:
+    """The model that is named, with sequences of the length that is given."""
+    model = load_model(options.model)
+    return replace(model, sequence=options.seq_length) if options.seq_length else model
+
+
+def assumptions(options: argparse.Namespace) -> list[str]:
+    """Values assumed since neither an option nor a file gives them; also printed to stderr."""
+    given = options.seq_length if "seq_length" in options else options.context
+    if not is_config(options.model or "") or given:
+        return []
+    assumed = (
+        f"--seq-length {load_model(options.model).sequence}: the longest that {options.model} "
+        "allows; it does not say what is trained with"
+    )
+    Console(stderr=True, highlight=False).print(
+        Text(one_line(f"bfpp {options.command}: assumed {assumed}")), soft_wrap=True
+    )
+    return [assumed]
+
+
+def with_assumptions(record: dict[str, Any], assumed: Sequence[str]) -> dict[str, Any]:
+    """The record, and what was assumed for it, if anything."""
+    return {"assumed": list(assumed), **record} if assumed else record

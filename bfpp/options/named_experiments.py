@@ -1,0 +1,75 @@
+"""The experiments that SCHEDULE means, by name or by file: alone, or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bfpp.options.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.formats.orders_file import GivenOrders
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+
+
+def named(schedule: str, *, trust: bool = False) -> Experiment:
+    """The experiment of a file, or one with the schedule of that name.
+
+    With `trust`, an experiment file may name Python code.
+    """
+    if is_experiment_file(schedule):
+        return read_experiment(schedule, trust=trust)
+    return experiment_of_file(schedule, {"schedule": schedule})
+
+
+def compared(names: Sequence[str], *, trust: bool = False) -> list[Experiment]:
+    """The experiments of files, and schedules by name: these have the values of the first file."""
+    known = {name: named(name, trust=trust) for name in names}
+    files = {
+        name: each
+        for name, each in known.items()
+        if is_experiment_file(name) or isinstance(each.rule, GivenOrders)
+    }
+    if not files:
+        return [known[name] for name in names]
+    first = next(iter(files.values()))
+    values = {each: getattr(first, each) for each in OPTIONS}
+    values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
+    return [files.get(name) or side_by_side([known[name]], values)[0] for name in names]
+
+
+def require_same_unit(experiments: Iterable[Experiment]) -> None:
+    """Refuse to compare seconds of a cluster with abstract ones."""
+    if len({each.model is None for each in experiments if each.profile is None}) > 1:
+        raise InvalidConfiguration(
+            "model",
+            "abstract seconds do not compare with those of a model on a cluster: all need --model "
+            "and --cluster, or none",
+        )
+
+
+def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:
+    """The experiments of several schedules of the same model, with these values.
+
+    A stage of a non-looped schedule is given as many units as the looped ones have loops,
+    so that a unit costs the same in all of them. Parameters are for the schedules that have
+    them; one that none has is refused.
+    """
+    parameters = {each for experiment in known for each in experiment.rule.parameters}
+    found = []
+    for experiment in known:
+        rule = experiment.rule
+        own = {
+            name: value
+            for name, value in values.items()
+            if name in OPTIONS or name in rule.parameters or name not in parameters
+        }
+        loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
+        if rule.looped:
+            own["loops"] = loops or experiment.loops
+        elif units := units or experiment.units_per_stage:
+            own["units_per_stage"] = units
+        elif loops and experiment.model is None and "model" not in own:
+            own["units_per_stage"] = rule.division(loops)[1]
+        found.append(experiment.changed(**own))
+    return found

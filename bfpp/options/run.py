@@ -1,0 +1,245 @@
+"""Options of what is trained, and where."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from bfpp.executor.settings import (
+    BackendName,
+    DType,
+    EmbeddingStage,
+    PretrainingObjective,
+)
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.settings.recomputation import (
+    FULL_RECOMPUTATION,
+    Recomputation,
+    parse_recomputation,
+)
+from bfpp.terminal.number_types import positive, whole_number
+
+ALSO = {"context": ("--seq-length",)}
+"""Other names of some sizes: those that other commands know them by."""
+
+SIZES = {
+    "layers": (8, "transformer layers"),
+    "hidden": (64, "width of a layer"),
+    "heads": (4, "attention heads"),
+    "context": (64, "bytes in a sample"),
+}
+"""The small transformer that is trained if no other is named: sizes, and what they are."""
+
+
+def add_choice(
+    group: argparse._ArgumentGroup,
+    *names: str,
+    kind: type[StrEnum],
+    default: StrEnum | None,
+    purpose: str,
+    words: Mapping[str, StrEnum] | None = None,
+) -> None:
+    """An option that takes one of an enumeration's values, also by the field's `words` for them.
+
+    The last of the `names` is the value's.
+    """
+    words = words or {}
+    shown = next((word for word, value in words.items() if value is default), default)
+    group.add_argument(
+        *names,
+        dest=names[-1].removeprefix("--").replace("-", "_"),
+        type=lambda text: str(words.get(text, text)),
+        choices=[str(each) for each in kind],
+        metavar="{" + ",".join(words or kind) + "}",
+        default=default and str(default),
+        help=purpose if default is None else f"{purpose} (default: {shown})",
+    )
+
+
+PRECISIONS = {
+    "fp64": DType.FLOAT64,
+    "fp32": DType.FLOAT32,
+    "bf16": DType.BFLOAT16,
+    "fp16": DType.FLOAT16,
+}
+FORMER = {"keep": "none", "recompute": "full"}
+"""Former values of `--activations`."""
+
+EMBEDDING_STAGE = {"shared": EmbeddingStage.ATTACHED, "separate": EmbeddingStage.OWN}
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model and the text to train on."""
+    group = parser.add_argument_group("model and data")
+    group.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="a preset, a TOML file or a config.json of a transformer; or FILE.py:FUNCTION, which "
+        "takes a seed and returns a bfpp.executor.model.model.Model (default: a small transformer)",
+    )
+    group.add_argument(
+        "--weights",
+        type=Path,
+        metavar="DIR",
+        help="start from the weights in this directory: Hugging Face safetensors of a Llama, "
+        "Mistral or Qwen (default: random)",
+    )
+    for name, (size, what) in SIZES.items():
+        names = [f"--{name}", *ALSO.get(name, ())]
+        group.add_argument(*names, type=whole_number, metavar="N", help=f"{what} (default: {size})")
+    add_choice(
+        group,
+        "--objective",
+        kind=PretrainingObjective,
+        default=PretrainingObjective.NEXT,
+        purpose="training objective: the next byte (GPT), or masked bytes (BERT)",
+    )
+    group.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="train on the bytes of this file, or on the tokens of a .npy file: an integer array, "
+        "memory-mapped (default: the documentation that ships with Python)",
+    )
+    group.add_argument(
+        "--loader-threads",
+        type=whole_number,
+        metavar="N",
+        help="threads per rank that load the next step's batch (default: none)",
+    )
+    add_choice(
+        group,
+        "--embedding-stage",
+        "--ends",
+        kind=EmbeddingStage,
+        default=EmbeddingStage.ATTACHED,
+        purpose="embedding and output layer are part of the first and the last stage, or stages of "
+        "their own",
+        words=EMBEDDING_STAGE,
+    )
+    group.add_argument(
+        "--microbatch-size",
+        type=whole_number,
+        default=4,
+        metavar="N",
+        help="samples in a micro-batch (default: 4)",
+    )
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """The backend, the devices, the precision and activation checkpointing."""
+    group = parser.add_argument_group("devices")
+    add_choice(
+        group,
+        "--backend",
+        kind=BackendName,
+        default=BackendName.CPU,
+        purpose="one process per rank, over gloo (cpu) or NCCL (cuda: one GPU each); all ranks in "
+        "one process (local); or like cpu, but with PyTorch's own pipelining runtime "
+        "(torch-pipelining)",
+    )
+    group.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="torch device of --backend local (default: cpu)",
+    )
+    group.add_argument(
+        "--dp",
+        type=whole_number,
+        metavar="N",
+        help="data-parallel replicas (default: 1)",
+    )
+    group.add_argument(
+        "--tp",
+        type=whole_number,
+        metavar="N",
+        help="tensor-parallel ranks, for transformers (default: 1)",
+    )
+    group.add_argument(
+        "--sequence-parallel",
+        action=argparse.BooleanOptionalAction,
+        help="shard the activations between layers over tensor-parallel ranks too (default: no)",
+    )
+    _add_precision(group)
+    group.add_argument(
+        "--recompute",
+        "--activations",
+        type=_recomputation,
+        default=FULL_RECOMPUTATION,
+        metavar="none|full|selective|N|MODULE,...",
+        help="activation checkpointing: recompute each stage from its input (full), nothing "
+        "(none), N layers of each stage, or modules: core_attn (selective), mlp (default: full; "
+        "keep and recompute are aliases of none and full)",
+    )
+
+
+def _add_precision(group: argparse._ArgumentGroup) -> None:
+    """The precision of compute and of reductions."""
+    add_choice(
+        group,
+        "--precision",
+        kind=DType,
+        default=DType.FLOAT32,
+        purpose="precision of weights, activations and gradients; gradients are accumulated, and "
+        "weights updated, in at least fp32; fp16 uses loss scaling (--loss-scale)",
+        words=PRECISIONS,
+    )
+    group.add_argument(
+        "--keep-fp32",
+        type=patterns,
+        default=(),
+        metavar="NAME,...",
+        help="modules that compute in at least fp32 whatever --precision is, by name or class "
+        "(* matches anything), as '*norm*,Router'",
+    )
+    add_choice(
+        group,
+        "--reduce-precision",
+        kind=DType,
+        default=None,
+        purpose="precision of the gradient reduction across replicas; lower is less traffic, but "
+        "rounds (default: that of the accumulation: fp32 for --precision bf16)",
+        words=PRECISIONS,
+    )
+
+
+def add_process_arguments(parser: argparse.ArgumentParser) -> None:
+    """Rendezvous and timeouts of a run's processes."""
+    group = parser.add_argument_group("processes")
+    group.add_argument(
+        "--task-timeout",
+        "--patience",
+        type=positive,
+        default=60.0,
+        metavar="S",
+        help="seconds a task may take before the run is aborted as hung (default: 60)",
+    )
+    group.add_argument(
+        "--start-timeout",
+        type=positive,
+        default=300.0,
+        metavar="S",
+        help="seconds a process may take to start, which can be minutes over a network file system "
+        "(default: 300)",
+    )
+    group.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="network interface to other processes (default: GLOO_SOCKET_IFNAME and "
+        "NCCL_SOCKET_IFNAME if set, else that of the route to the first process)",
+    )
+
+
+def _recomputation(text: str) -> Recomputation:
+    try:
+        return parse_recomputation(FORMER.get(text, text))
+    except InvalidConfiguration as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
+
+
+def patterns(text: str) -> tuple[str, ...]:
+    """Names with `*` for any letters, separated by commas."""
+    return tuple(filter(None, text.split(",")))

@@ -1,0 +1,154 @@
+"""The options of a run as settings of its job."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from typing import Any
+
+from bfpp.executor.settings import (
+    Activations,
+    BackendName,
+    DType,
+    EmbeddingStage,
+    HeldOutEvaluation,
+    LearningRates,
+    LossScaling,
+    Optimization,
+    Saving,
+)
+from bfpp.options.training import LAST
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
+from bfpp.sim.presets.numbers import real
+
+
+def require_consistent(options: argparse.Namespace) -> None:
+    """Raise `InvalidConfiguration` for options of `bfpp run` that contradict each other."""
+    if options.clipping and options.clip is None:
+        raise InvalidConfiguration("clipping", "needs a norm to clip to: --clip NORM")
+    if (options.resume or options.save_every) and not options.checkpoint:
+        raise InvalidConfiguration("checkpoint", "required with --resume or --save-every")
+    if (options.keep or options.keep_every or options.async_save) and not options.checkpoint:
+        reason = "required with --keep, --keep-every or --async-save"
+        raise InvalidConfiguration("checkpoint", reason)
+    if _is_untimed(options) and options.trace:
+        option = "--no-task-times" if options.no_task_times else "--cuda-graphs"
+        raise InvalidConfiguration("trace", f"needs the times of tasks: not with {option}")
+    if options.backend == BackendName.TORCH_PIPELINING:
+        for name in ("trace", "sleep", "check_messages"):
+            if getattr(options, name):
+                raise InvalidConfiguration(name, f"is not for --backend {options.backend}")
+    if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
+        raise InvalidConfiguration("sleep", "is for CPUs only")
+    for name in ("verify", "checkpoint", "evaluate_every"):
+        if options.sleep and getattr(options, name):
+            option = name.replace("_", "-")
+            raise InvalidConfiguration("sleep", f"--{option} has no meaning with mocked compute")
+
+
+def _is_untimed(options: argparse.Namespace) -> bool:
+    """True if steps are timed, and tasks are not."""
+    return bool(options.no_task_times or options.cuda_graphs)
+
+
+def device_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings by the options of model and devices, which `bfpp calibrate` has too."""
+    if options.device != "cpu" and options.backend != BackendName.LOCAL:
+        raise InvalidConfiguration("device", "only valid with --backend local; cuda uses all GPUs")
+    is_full = options.recompute == FULL_RECOMPUTATION
+    return {
+        "backend": BackendName(options.backend),
+        "device": options.device,
+        "microbatch_size": options.microbatch_size,
+        "precision": DType(options.precision),
+        "reduce_precision": options.reduce_precision and DType(options.reduce_precision),
+        "keeps_float32": options.keep_fp32,
+        "loader_threads": options.loader_threads or 0,
+        "activations": Activations.RECOMPUTE if is_full else Activations.KEEP,
+        "recomputation": NO_RECOMPUTATION if is_full else options.recompute,
+        "ends": EmbeddingStage(options.ends),
+    }
+
+
+def training_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings by the options of training, checkpoints and measurements."""
+    return {
+        "optimization": _optimization(options),
+        "steps": options.steps,
+        "seed": options.seed,
+        "evaluation": _evaluation(options),
+        "saving": _saving(options),
+        "checks_messages": options.check_messages,
+        "times_tasks": not _is_untimed(options),
+        "compile": options.compile,
+        "cuda_graphs": options.cuda_graphs,
+    }
+
+
+def _optimization(options: argparse.Namespace) -> Optimization:
+    """The optimizer and its settings."""
+    name, *arguments = options.optimizer.split(",")
+    chosen = Optimization(
+        options.learning_rate,
+        options.weight_decay,
+        options.clip,
+        options.skip_nonfinite,
+        LossScaling(options.loss_scale) if options.loss_scale else None,
+        name,
+        tuple(map(_argument, arguments)),
+        options.no_decay,
+        LearningRates(
+            options.lr_schedule,
+            options.warmup,
+            options.decay_steps or (0 if options.lr_schedule == "constant" else options.steps),
+            options.final_rate,
+        ),
+    ).for_precision(DType(options.precision))
+    if options.loss_scale_interval is None:
+        return chosen
+    if chosen.loss_scaling is None:
+        raise InvalidConfiguration("loss_scale_interval", "needs --loss-scale or --precision fp16")
+    scaling = replace(chosen.loss_scaling, interval=options.loss_scale_interval)
+    return replace(chosen, loss_scaling=scaling)
+
+
+def _argument(text: str) -> tuple[str, object]:
+    """An optimizer's argument: a number, several with colons, true or false."""
+    name, is_given, value = text.partition("=")
+    words = {"true": True, "false": False}
+    numbers = [real(each) for each in value.split(":")]
+    if not name or not is_given or (value not in words and any(map(math.isnan, numbers))):
+        raise InvalidConfiguration(
+            "optimizer",
+            f"{text!r} is not KEY=VALUE, with a number, numbers with colons, true or false",
+        )
+    if value in words:
+        return name, words[value]
+    return name, numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
+def _evaluation(options: argparse.Namespace) -> HeldOutEvaluation | None:
+    if options.evaluate_every:
+        return HeldOutEvaluation(
+            options.evaluate_every, options.evaluate_steps or HeldOutEvaluation.steps
+        )
+    if options.evaluate_steps or options.evaluate_text:
+        reason = "required with --evaluate-steps or --evaluate-text"
+        raise InvalidConfiguration("evaluate_every", reason)
+    return None
+
+
+def _saving(options: argparse.Namespace) -> Saving | None:
+    if not options.checkpoint:
+        return None
+    return Saving(
+        options.checkpoint,
+        options.save_every or options.steps,
+        resumes=options.resume is not None,
+        step=None if options.resume == LAST else options.resume,
+        keep=options.keep or Saving.keep,
+        keep_every=options.keep_every,
+        in_background=options.async_save,
+    )

@@ -1,0 +1,328 @@
+"""The configurations to search: their options, and the `Problem` that these make.
+
+`--fix NAME=VALUE` keeps a value fixed. A value that is searched takes several, separated by commas
+or by another `--fix` of the same name (a list of modules or of layers has commas of its own).
+Anything else takes one value.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+from bfpp.options import shared
+from bfpp.options.model import add_model_argument, model_of
+from bfpp.schedules import InvalidConfiguration, InvalidInput, find_schedule
+from bfpp.schedules.errors import chosen, did_you_mean
+from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
+from bfpp.schedules.layout.cut import CUTS
+from bfpp.schedules.settings.offloading import OFF, parse_offload
+from bfpp.schedules.settings.sharding import CHOICES, FULLY_SHARDED
+from bfpp.sim.cluster.cluster import Cluster, load_cluster
+from bfpp.sim.cluster.constants import Constants, load_constants
+from bfpp.sim.cluster.software_profiles import IMPLEMENTATIONS, implementation_on
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.reading import read_value
+from bfpp.sim.experiment.values import ABSTRACT, ALIASES, MEASURED, OPTIONS, Option, of_group
+from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
+from bfpp.sim.search.search import DIMENSIONS, Problem
+from bfpp.sim.search.workers import EXECUTORS, LOCAL
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.number_types import gigabytes, whole_number
+from bfpp.traces.timeline.units import GIGABYTE
+
+SEVERAL = "; several values are searched together"
+
+UNLIMITED = {"run_length": "all", "prefetch": "any"}
+"""Words for no limit: all micro-batches in a run, or any number of runs ahead."""
+
+SCHEDULE = "schedule"
+
+SIZES = {
+    "cp": "context-parallel devices",
+    "ep": "expert-parallel devices",
+    "dp_replicate": "groups of replicas, each with a full copy of the training state (HSDP)",
+}
+"""Sizes of groups."""
+
+OF_IMPLEMENTATION = {
+    "precision": "precision",
+    "recompute": "activation checkpointing",
+    "tp_overlap": "tensor-parallel communication that GEMMs hide",
+}
+"""Values that the implementation decides unless they are given."""
+
+RANGES = (*SIZES, *OF_IMPLEMENTATION, "cut", "offload", *FULLY_SHARDED)
+"""Values that are searched on request only."""
+
+WITH_COMMAS = ("recompute", "cut", "offload_modules")
+"""Values that have commas of their own."""
+
+OF_MODEL = ("layers", "prediction")
+"""Values that change the model."""
+
+WITH_OPTIONS = ("model", "seq_length", "cluster", "implementation", "constants")
+"""Values that have an option of their own."""
+
+PER_CONFIGURATION = ("balance", *of_group(ABSTRACT), *of_group(MEASURED))
+"""Values that cannot be the same for all configurations."""
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the cluster, the batch sizes, the values to search, and where to simulate."""
+    add_model_argument(parser, required=True)
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME|FILE", help="a preset, or a TOML file"
+    )
+    parser.add_argument("--gpus", required=True, type=whole_number, metavar="N", help="GPUs to use")
+    parser.add_argument(
+        "--batch",
+        required=True,
+        nargs="+",
+        type=whole_number,
+        metavar="B",
+        help=f"samples per step{SEVERAL}",
+    )
+    _add_ranges(parser)
+    _add_limits(parser)
+    _add_software(parser)
+    parser.add_argument(
+        "--executor",
+        choices=list(EXECUTORS),
+        default=LOCAL,
+        help="where to simulate: this machine's cores, SLURM (submitit), or Dask (default: local)",
+    )
+    parser.add_argument(
+        "--workers", type=whole_number, metavar="N", help="processes (default: all cores)"
+    )
+
+
+def _add_ranges(parser: argparse.ArgumentParser) -> None:
+    """`RANGES`: values that are searched on request."""
+    for name, meaning in SIZES.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            nargs="+",
+            type=whole_number,
+            default=[1],
+            metavar="N",
+            help=f"{meaning}{SEVERAL} (default: 1)",
+        )
+    for name, meaning in OF_IMPLEMENTATION.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            nargs="+",
+            default=[],
+            metavar="NAME",
+            help=f"{meaning}, as bfpp simulate takes it{SEVERAL} (default: the implementation's)",
+        )
+    for name in FULLY_SHARDED:
+        _add_choices(parser, name)
+    parser.add_argument(
+        "--offload",
+        nargs="+",
+        default=[OFF],
+        type=_offload,
+        metavar="WHICH",
+        help=f"{_purpose('offload')}{SEVERAL} (default: off)",
+    )
+    parser.add_argument(
+        "--cut",
+        nargs="+",
+        default=[],
+        choices=list(CUTS),
+        help=f"rules for uneven stages{SEVERAL} (default: only even stages)",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Values, memory and schedules that the search keeps to."""
+    parser.add_argument(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fix a value of the experiment (repeatable); values that are searched take several, "
+        "as in tp=1,2,4",
+    )
+    parser.add_argument(
+        "--max-memory",
+        type=gigabytes,
+        metavar="GIB",
+        help="memory that a device may reserve, as in 60GB, counted in GiB (default: all of it)",
+    )
+    parser.add_argument(
+        "--schedule",
+        action="append",
+        metavar="SCHEDULE",
+        help="schedule to search, by name or as FILE.py:NAME (repeatable; default: "
+        f"{', '.join(DEFAULT_SCHEDULES)})",
+    )
+
+
+def _add_software(parser: argparse.ArgumentParser) -> None:
+    """The training software and its constants."""
+    parser.add_argument(
+        "--implementation",
+        choices=list(IMPLEMENTATIONS),
+        help=OPTIONS["implementation"].help,
+    )
+    parser.add_argument(
+        "--constants",
+        metavar="FILE",
+        help="constants of clusters and implementations, as bfpp fit writes them "
+        "(default: as shipped)",
+    )
+    parser.add_argument("--profile", type=_no_profile, help=argparse.SUPPRESS)
+
+
+def _no_profile(path: str) -> NoReturn:
+    """Refuse a profile, which other commands take, with the reason."""
+    raise argparse.ArgumentTypeError(
+        f"{path} holds for the ranks that it was measured on, and a search divides a model over "
+        "GPUs (--model, --cluster, --constants); bfpp compare --profile finds the schedule for "
+        "these ranks"
+    )
+
+
+def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
+    """A choice of full sharding: one or several values."""
+    option, (default,) = OPTIONS[name], getattr(Problem, name)
+    parser.add_argument(
+        f"--{name.replace('_', '-')}",
+        nargs="+",
+        type=str if option.choices else _number_or(UNLIMITED.get(name)),
+        choices=option.choices or None,
+        default=[default],
+        metavar=None if option.choices else "N",
+        help=f"{_purpose(name)}{SEVERAL} (default: {default or UNLIMITED[name]})",
+    )
+
+
+def _purpose(name: str) -> str:
+    """The help of an option, without the default that other commands have for it."""
+    return OPTIONS[name].help.partition(" (default")[0]
+
+
+def _offload(text: str) -> int | str:
+    """The activations to offload."""
+    try:
+        return parse_offload(text)
+    except InvalidConfiguration as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
+
+
+def _number_or(word: str | None) -> Callable[[str], int | None]:
+    """A number, or None for the word, if there is one."""
+
+    def number(text: str) -> int | None:
+        return None if text == word else whole_number(text)
+
+    return number
+
+
+def problem_of(options: argparse.Namespace) -> Problem:
+    """The configurations to search; raises `InvalidInput` for numbers that are too large."""
+    limits = {"--gpus": (options.gpus, MOST_DEVICES)}
+    limits["--batch"] = (max(options.batch), MOST_PASSES)
+    for option, (number, most) in limits.items():
+        if number > most:
+            raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
+    constants = load_constants(options.constants) if options.constants else Constants()
+    schedules = tuple(options.schedule or DEFAULT_SCHEDULES)
+    fixed = parse_fixed(options.fix, schedules)
+    cluster = load_cluster(options.cluster, constants.clusters)
+    if options.max_memory:
+        cluster = _with_memory(cluster, options.max_memory)
+    ranges: dict[str, Any] = {name: tuple(getattr(options, name)) for name in RANGES}
+    ranges["schedules"] = schedules
+    model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
+    return Problem(
+        model,
+        cluster,
+        options.gpus,
+        tuple(options.batch),
+        implementation=implementation_on(
+            cluster, options.implementation, constants.implementations
+        ),
+        fixed=tuple(fixed.others.items()),
+        only=tuple(fixed.only.items()),
+        **(ranges | fixed.ranges),
+    )
+
+
+def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
+    """The cluster, with a limit on the memory that may be reserved on a device."""
+    device = cluster.device
+    if gigabytes * GIGABYTE > device.memory:
+        raise InvalidInput(
+            f"--max-memory: a device of {cluster.name} has {device.memory / GIGABYTE:.4g} GiB"
+        )
+    return replace(cluster, device=replace(device, memory_limit=gigabytes * GIGABYTE))
+
+
+class FixedValues(NamedTuple):
+    """Fixed values: of ranges, of dimensions, of the model, and all others."""
+
+    ranges: dict[str, tuple[Any, ...]]
+    only: dict[str, tuple[Any, ...]]
+    of_model: dict[str, Any]
+    others: dict[str, Any]
+
+
+def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedValues:
+    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed.
+
+    Parameters are those of registered schedules and of the `schedules` that are searched, unless
+    the texts name others.
+    """
+    given: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not (name and equals and value):
+            raise InvalidConfiguration("fix", f"{text!r} is not NAME=VALUE")
+        name = ALIASES.get(name, name)
+        given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
+    fixed = FixedValues({}, {}, {}, {})
+    if not given:
+        return fixed  # to look through all schedules that are installed takes long
+    parameters = shared.schedule_parameters(*map(find_schedule, given.get(SCHEDULE, schedules)))
+    for name, values in given.items():
+        _add(fixed, name, values, parameters)
+    return fixed
+
+
+def _add(
+    fixed: FixedValues, name: str, texts: list[str], parameters: Mapping[str, tuple[Option, Any]]
+) -> None:
+    if name in WITH_OPTIONS or name in PER_CONFIGURATION:
+        own = f"--{name.replace('_', '-')} says it" if name in WITH_OPTIONS else "is not searched"
+        raise InvalidConfiguration("fix", f"{name}: {own}")
+    if name == SCHEDULE:
+        fixed.ranges["schedules"] = tuple(texts)
+        return
+    if name not in OPTIONS and name not in parameters:
+        known = (SCHEDULE, *OPTIONS, *parameters)
+        raise InvalidConfiguration("fix", f"there is no {name!r}{did_you_mean(name, known)}")
+    option = OPTIONS[name] if name in OPTIONS else parameters[name][0]
+    is_range = name in RANGES or name in DIMENSIONS or name in parameters
+    if len(texts) > 1 and not is_range:
+        raise InvalidConfiguration("fix", f"{name} takes one value, not {len(texts)}")
+    with blaming("--fix"):
+        values = tuple(_value(name, option.kind, text) for text in texts)
+    if name in RANGES:
+        fixed.ranges[name] = values
+    elif name in DIMENSIONS or name in parameters:
+        fixed.only[name] = values
+    else:
+        (fixed.of_model if name in OF_MODEL else fixed.others)[name] = values[0]
+
+
+def _value(name: str, kind: str, text: str) -> Any:
+    if text == UNLIMITED.get(name):
+        return None
+    value = read_value(name, kind, text)
+    return chosen(CHOICES[name], name, value) if name in CHOICES else value

@@ -1,0 +1,1 @@
+"""Tables, pictures and notes that commands print or write."""

@@ -1,0 +1,77 @@
+"""Notes under a prediction: out of memory, peak memory, effects not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from bfpp.api.predictions import Prediction
+from bfpp.terminal.printing import output
+from bfpp.traces.timeline.units import in_words
+
+SHOWN_GB = 0.05
+"""Parts of the memory smaller than this are not shown."""
+
+
+def shortage(record: Mapping[str, Any]) -> str:
+    """Of a record that does not fit: how much of a device it needs, and most of it for what."""
+    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
+    needed, device = record["memory_reserved_gb"], record["device_memory_gb"]
+    return f"{needed:.1f} GiB reserved of {device:.4g} GiB; largest is {part}, {size:.1f} GiB"
+
+
+def print_cautions(results: Sequence[Prediction]) -> None:
+    """A line on standard output for each result that is not what it may be taken for.
+
+    It does not fit, is far from its profile, or was given a value that has no effect.
+    """
+    lines = [f"{result.name} {each}\n" for result in results for each in _cautions(result)]
+    if lines:
+        output().print(Text("".join(lines)))
+
+
+def print_peak(result: Prediction) -> None:
+    """Two lines on standard output: where and when most memory is taken, and of what."""
+    if not result.physical:
+        return
+    record = result.record
+    peak, parts = record["memory_peak"], record["memory_parts_gb"]
+    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    made_of = ", ".join(f"{name} {size:.1f}" for name, size in largest_first if size >= SHOWN_GB)
+    during = peak["operation"]
+    if peak["stage"] is not None:
+        during += f" of micro-batch {peak['microbatch']} through stage {peak['stage']}"
+    low, high = record["memory_reserved_low_gb"], record["memory_reserved_high_gb"]
+    output().print(
+        Text(
+            f"peak memory on rank {peak['rank']}, {in_words(peak['time'])} after the start, in "
+            f"{during}\nin GiB: {made_of}; {low:.1f} to {high:.1f} reserved\n"
+        )
+    )
+
+
+def print_not_modelled(result: Prediction) -> None:
+    """A line on standard output that says what the prediction leaves out."""
+    if result.physical:
+        output().print(Text(f"not modelled: {'; '.join(result.record['not_modelled'])}\n"))
+
+
+def _cautions(result: Prediction) -> Iterator[str]:
+    costs, ranks = result.costs, result.timeline.graph.layout.pp
+    for name, need in result.record.get("without_effect", {}).items():
+        yield f"does not depend on --{name.replace('_', '-')}, which needs {need}"
+    if result.shortage:
+        yield f"does not fit: {shortage(result.record)}"
+    for warning in result.record.get("warnings", ()):
+        yield f"may not be what you want: {warning}"
+    if result.experiment.profile is None:
+        return
+    from bfpp.sim.costs.measured_profile import ProfiledCosts
+
+    if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:
+        yield (
+            f"on {ranks} ranks, by a profile of {costs.ranks}: ranks that share cores or links "
+            "take longer"
+        )

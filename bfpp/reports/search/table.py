@@ -1,0 +1,134 @@
+"""The table of a search: the best configurations, and what each of them chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bfpp.reports.prediction_notes import shortage
+from bfpp.schedules import Communication, Configuration, Sharding
+from bfpp.schedules.families.depth_first import DepthFirst
+from bfpp.schedules.families.registry import referred_parameters
+from bfpp.schedules.settings.sharding import FULLY_SHARDED
+from bfpp.sim.search.objectives import Jitter
+from bfpp.sim.search.outcomes import Outcome, nearest, pareto, ranked
+from bfpp.terminal.printing import print_table
+from bfpp.traces.timeline.units import in_words
+
+SHOWN = 15
+"""Most of the best that are shown, before others of the Pareto front."""
+
+APART = 0.01
+"""The share of a device's memory that a point of the front saves at least: others lose speed for
+next to nothing."""
+
+COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
+SPEED = ("MFU", "TFLOP/s", "GiB", "")
+
+
+def rows_of(best_first: Sequence[Outcome], top: int | None) -> list[Outcome]:
+    """The rows of a ranking that are shown: the `top` best and the Pareto front."""
+    best = list(best_first[: min(top or SHOWN, SHOWN)])
+    return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
+
+
+def print_found(
+    title: str,
+    outcomes: Sequence[Outcome],
+    shown: Sequence[Outcome],
+    ties: Mapping[Configuration, bool],
+    jitter: Jitter,
+) -> None:
+    """The rows that are shown; where nothing fits, the closest."""
+    front = pareto(ranked(shown), APART)
+    if outcomes and not shown:
+        closest = nearest(outcomes)
+        shown = [closest]
+        is_limited = closest.memory_reserved_gb - closest.missing_gb < closest.device_memory_gb
+        limit = "--max-memory allows" if is_limited else "a device has"
+        title += (
+            f". Nothing fits; the closest needs {closest.missing_gb:.1f} GiB more than "
+            f"{limit}: {shortage(closest.record)}"
+        )
+    title += (
+        ". TFLOP/s per GPU without recomputation; GiB reserved, max over ranks; * on the Pareto "
+        f"front of these, in steps of at least {APART:.0%} of the device's memory"
+    )
+    if any(ties.values()):
+        title += "; = ties with the best: predictions cannot tell them apart"
+    chosen = [_choices(each) for each in shown]
+    common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
+    title += f". All with {', '.join(common)}" if common else ""
+    own = [", ".join(each for each in choices if each not in common) for choices in chosen]
+    robust = [each.robust_step_time for each in shown]
+    further = {
+        "choices": own,
+        f"p{100 * jitter.quantile:g} step": [in_words(each) if each else "" for each in robust],
+    }
+    kept = {name: cells for name, cells in further.items() if any(cells)}
+    rows = [
+        (*_sizes(outcome), *cells, *_speed(outcome), _marks(outcome, front, ties))
+        for outcome, *cells in zip(shown, *kept.values(), strict=True)
+    ]
+    print_table(title, (*COLUMNS, *kept, *SPEED), rows)
+
+
+def groups(outcome: Outcome) -> str:
+    """The sizes of its groups: `8 x 2 x (4 x 2), EP 8`, with replicas of HSDP in brackets."""
+    degrees = outcome.configuration.degrees
+    further = [("CP", degrees.cp), ("EP", degrees.ep)]
+    sizes = "".join(f", {name} {size}" for name, size in further if size > 1)
+    replicas = f"({degrees.dp_replicate} x {degrees.dp_shard})" if degrees.is_hybrid else degrees.dp
+    return f"{degrees.pp} x {degrees.tp} x {replicas}{sizes}"
+
+
+def _sizes(outcome: Outcome) -> Iterator[str]:
+    configuration = outcome.configuration
+    schedule = configuration.schedule
+    sequence = schedule.sequence if isinstance(schedule, DepthFirst) else None
+    longer = f" ({sequence})" if sequence and sequence > configuration.degrees.pp else ""
+    yield schedule.reference + longer
+    yield str(configuration.batch)
+    yield groups(outcome)
+    yield str(configuration.loops)
+    yield f"{configuration.microbatches} x {configuration.microbatch_size}"
+
+
+def _marks(outcome: Outcome, front: Sequence[Outcome], ties: Mapping[Configuration, bool]) -> str:
+    tied = ties.get(outcome.configuration)
+    return ("*" if outcome in front else "") + ("=" if tied else "")
+
+
+def _speed(outcome: Outcome) -> tuple[str, ...]:
+    return (
+        f"{outcome.record['mfu']:.1%}",
+        f"{outcome.model_tflops_per_gpu:.2f}",
+        f"{outcome.memory_reserved_gb:.1f}",
+    )
+
+
+def _choices(outcome: Outcome) -> list[str]:
+    """The sharding, and what is not the default of it, of the software or of the schedule.
+
+    Of uneven stages the fewest and most layers.
+    """
+    configuration, row = outcome.configuration, outcome.record
+    sharding, default = configuration.communication.sharding, Communication()
+    cut = configuration.cut
+    named = [sharding.usual_name] if sharding is not Sharding.NONE else []
+    named += [row["precision"]] if row["precision"] else []
+    named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
+    named += [f"{row['tp_overlap']} TP overlap"] if row["tp_overlap"] else []
+    named += [f"{min(cut)} to {max(cut)} layers"] if cut else []
+    named += [
+        f"{name.replace('_', ' ')} {row[name]}"
+        for name in FULLY_SHARDED
+        if row[name] != getattr(default, name)
+    ]
+    schedule, usual = configuration.schedule, referred_parameters(configuration.schedule)
+    in_its_column = {"sequence"} if isinstance(schedule, DepthFirst) else set()
+    named += [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in schedule.parameters.items()
+        if name not in in_its_column and value != usual[name]
+    ]
+    return named

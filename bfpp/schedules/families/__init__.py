@@ -1,0 +1,1 @@
+"""The schedules: one rule a file, and the registry of their names."""

@@ -1,0 +1,206 @@
+"""V-Half and V-Min: a V in half or a third of 1F1B's activations.
+
+After Qi et al., "Pipeline Parallelism with Controllable Memory" (NeurIPS 2024). A micro-batch goes
+along the V four times: forward down and up the ranks, and the input halves of its backward pass
+down and up again. A *building block* gives the slot of each of these legs on each rank. The next
+micro-batch follows six slots later, as a rank has six passes of each: the weight halves of backward
+passes take the slots that are left. How far the legs are apart decides how many micro-batches are
+in flight.
+
+The block repeats in the steady state. In warm-up and drain (rank 0 has not yet run its first
+input half of stage 0, or has run its last forward pass of it) two rules shorten the step:
+
+- A pass or a weight half moves to the earliest free slot after those that it waits for in which its
+  rank's activations do not exceed the block's peak (`_moved`).
+- Slots in which nothing can run are dropped then (`_squeezed`), and passes move once more, also to
+  slots of weight halves, which run later instead.
+
+Step times are then those of the authors' scheduler (`zbv_greedy.py` of
+sail-sg/zero-bubble-pipeline-parallelism; `tests/golden/published_schedules.csv`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.layout.layout import Layout
+from bfpp.schedules.orders.steps import (
+    OnVee,
+    Repetition,
+    Step,
+    backward_input,
+    backward_weight,
+    forward,
+)
+
+PERIOD = 6
+"""Slots from one micro-batch to the next: the passes of two stages, forward and in two halves."""
+
+FORWARD_DOWN, FORWARD_UP, INPUT_DOWN, INPUT_UP, WEIGHT = range(5)
+"""The legs of a micro-batch, and its weight halves.
+
+Forward passes end where they began, so backward ones go as they.
+"""
+
+FORWARDS, INPUTS = (FORWARD_DOWN, FORWARD_UP), (INPUT_DOWN, INPUT_UP)
+
+Legs = tuple[int, int, int, int]
+"""The slot of each leg of a rank's first micro-batch."""
+
+Slots = dict[tuple[int, int], int]
+"""A rank's slot for each (leg, micro-batch); weight halves are numbered in turn."""
+
+
+class _ControllableMemory(OnVee):
+    """A building block, repeated."""
+
+    def block(self, ranks: int, rank: int) -> Legs:
+        """The slots of a rank's legs."""
+        raise NotImplementedError
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every micro-batch."""
+        return Repetition(1, 1 + layout.pp)
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """All in the order of their slots; weight halves in the order of the input halves."""
+        block = tuple(self.block(layout.pp, each) for each in range(layout.pp))
+        slots = _slots(block, layout.microbatches)[rank]
+        down, up = layout.stages_of(rank)
+        weights: deque[Step] = deque()
+        for leg, microbatch in sorted(slots, key=slots.__getitem__):
+            stage = down if leg in (FORWARD_DOWN, INPUT_UP) else up
+            if leg == WEIGHT:
+                yield weights.popleft()
+            elif leg in FORWARDS:
+                yield forward(stage, microbatch)
+            else:
+                yield backward_input(stage, microbatch)
+                weights.append(backward_weight(stage, microbatch))
+
+
+class VHalf(_ControllableMemory):
+    """Half of the activations of 1F1B, and about half of its bubble."""
+
+    name = "v-half"
+    summary = "on a V, 2 stages a rank; backward passes in halves, half the memory of 1F1B"
+
+    def block(self, ranks: int, rank: int) -> Legs:
+        """Legs down are half as fast as legs up."""
+        apart = 0 if ranks % 2 else 3  # else two legs would meet in a slot
+        back = 3 * ranks + apart
+        return 2 * rank, 3 * ranks - rank - 2, back + 2 * rank - 1, back + 3 * ranks - rank - 2
+
+
+class VMin(_ControllableMemory):
+    """A third of the activations of 1F1B, and about two thirds of its bubble."""
+
+    name = "v-min"
+    summary = "on a V, 2 stages a rank; backward passes in halves, a third of the memory of 1F1B"
+
+    def block(self, ranks: int, rank: int) -> Legs:
+        """All legs without a pause, and each next one at once."""
+        apart = 0 if ranks % 3 else 2  # else two legs would meet in a slot
+        back = 2 * ranks + apart
+        return rank, 2 * ranks - rank - 1, back + rank, back + 2 * ranks - rank - 1
+
+
+@lru_cache(maxsize=8)
+def _slots(block: tuple[Legs, ...], microbatches: int) -> list[Slots]:
+    """The slots of each rank."""
+    repeated: list[Slots] = [
+        {
+            (leg, microbatch): first + PERIOD * microbatch
+            for leg, first in enumerate(legs)
+            for microbatch in range(microbatches)
+        }
+        for legs in block
+    ]
+    slots = [_with_weights(each) for each in repeated]
+    most = max(map(_peak, slots))
+    squeezed = _squeezed(_moved(slots, most))
+    passes = [{each: at for each, at in of.items() if each[0] != WEIGHT} for of in squeezed]
+    return [_with_weights(each) for each in _moved(passes, most)]
+
+
+def _with_weights(slots: Slots) -> Slots:
+    """With weight halves in the first free slots after their input halves, if there are none."""
+    if (WEIGHT, 0) in slots:
+        return slots
+    filled, taken, free = dict(slots), set(slots.values()), 0
+    for number, at in enumerate(_inputs(slots)):
+        free = max(free, at) + 1
+        while free in taken:
+            free += 1
+        filled[WEIGHT, number] = free
+    return filled
+
+
+def _inputs(slots: Slots) -> list[int]:
+    return sorted(at for (leg, _), at in slots.items() if leg in INPUTS)
+
+
+def _peak(slots: Slots) -> int:
+    """The most activations alive on a rank."""
+    alive = most = 0
+    filled = _with_weights(slots)
+    for leg, _ in sorted(filled, key=filled.__getitem__):
+        alive += (leg in FORWARDS) - (leg == WEIGHT)
+        most = max(most, alive)
+    return most
+
+
+def _in_order(ranks: Sequence[Slots]) -> list[tuple[int, int, tuple[int, int]]]:
+    """(slot, rank, what runs there) of all, in time."""
+    return sorted((at, rank, each) for rank, of in enumerate(ranks) for each, at in of.items())
+
+
+def _ready(ranks: Sequence[Slots], rank: int, leg: int, number: int) -> int:
+    """The first slot after the same leg on the rank before, the leg before, and the last one."""
+    slots = ranks[rank]
+    waits = [slots[leg, number - 1]] if number else [NONE]
+    if leg == WEIGHT:
+        waits.append(_inputs(slots)[number])
+    else:
+        before = rank - 1 if leg in (FORWARD_DOWN, INPUT_DOWN) else rank + 1
+        waits += [ranks[before][leg, number]] if 0 <= before < len(ranks) else []
+        waits += [slots[leg - 1, number]] if leg else []
+    return max(waits) + 1
+
+
+def _moved(ranks: list[Slots], most: int) -> list[Slots]:
+    """All to earlier slots, but for what runs while the pipeline is full."""
+    full = ranks[0][INPUT_UP, 0]
+    drains = max(at for (leg, _), at in ranks[0].items() if leg == FORWARD_DOWN)
+    taken = [set(slots.values()) for slots in ranks]
+    for at, rank, each in _in_order(ranks):
+        if full <= at <= drains:
+            continue
+        for earlier in range(_ready(ranks, rank, *each), at):
+            if earlier in taken[rank]:
+                continue
+            moved = {**ranks[rank], each: earlier}
+            if _peak(moved) <= most:
+                ranks[rank] = moved
+                taken[rank] ^= {at, earlier}
+                break
+    return ranks
+
+
+def _squeezed(ranks: list[Slots]) -> list[Slots]:
+    """The same orders, without the slots in which nothing can run."""
+    squeezed: list[Slots] = [{} for _ in ranks]
+    free = [0] * len(ranks)
+    for _, rank, each in _in_order(ranks):
+        leg, _ = each
+        ready = 0 if leg == WEIGHT else _ready(squeezed, rank, *each)
+        squeezed[rank][each] = max(free[rank], ready)
+        free[rank] = squeezed[rank][each] + 1
+    return squeezed
+
+
+V_HALF = VHalf()
+V_MIN = VMin()

@@ -1,0 +1,34 @@
+"""Schedules of whole backward passes that differ in two numbers, as the paper's four do.
+
+A rank takes micro-batches in sequences, each of them through all its stages: forward from the
+first stage to the last, backward in reverse. It runs some forward passes ahead, then one forward
+and one backward in turn, then the backward passes that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bfpp.schedules.layout.layout import Layout
+from bfpp.schedules.orders.steps import Schedule, Step, backward, forward, in_sequences, in_turn
+
+
+class InSequences(Schedule):
+    """A schedule given by the length of its sequences and its warm-up of forward passes."""
+
+    def sequence_of(self, layout: Layout) -> int:
+        """Micro-batches of a sequence: all, unless a schedule says otherwise."""
+        return layout.microbatches
+
+    def ahead(self, layout: Layout, rank: int) -> int:
+        """Forward passes before the first backward one: none below 0, all if there are fewer."""
+        raise NotImplementedError
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Warm up, then one forward and one backward in turn, then drain."""
+        stages = layout.stages_of(rank)
+        batch = layout.microbatches, self.sequence_of(layout)
+        forwards = in_sequences(forward, stages, *batch)
+        backwards = in_sequences(backward, stages[::-1], *batch)
+        yield from in_turn(max(self.ahead(layout, rank), 0), forwards)
+        yield from in_turn(len(stages) * layout.microbatches, forwards, backwards)

@@ -1,0 +1,1 @@
+"""Files of orders and graphs: PyTorch CSV, PyTorch actions, JSON, Python."""

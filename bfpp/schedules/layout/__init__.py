@@ -1,0 +1,1 @@
+"""Stages on ranks, and layers in stages."""

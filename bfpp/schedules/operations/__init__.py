@@ -1,0 +1,1 @@
+"""Operations and the streams that they run on, declared once."""

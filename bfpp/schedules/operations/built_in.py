@@ -1,0 +1,184 @@
+"""The rows of the built-in operations, and the phases of a round in which they are numbered."""
+
+from __future__ import annotations
+
+from bfpp.schedules.operations.data import (
+    GRADIENTS,
+    HALVED,
+    INPUT_GRADIENT,
+    NORM_OF_RANK,
+    OFFLOADED,
+    OUTPUT,
+    REDUCED,
+    RELOADED,
+    REPLICATED,
+    SAVED,
+    TIED_GRADIENTS,
+    WEIGHTS,
+    Needed,
+)
+from bfpp.schedules.operations.row import Group, Row, Scope
+from bfpp.schedules.operations.streams import (
+    DATA,
+    EXPERTS,
+    FROM_HOST,
+    RECEIVE_ACTIVATIONS,
+    RECEIVE_GRADIENTS,
+    REPLICAS,
+    SEND_ACTIVATIONS,
+    SEND_GRADIENTS,
+    TIED,
+    TO_HOST,
+)
+from bfpp.schedules.settings.sharding import Communication, Sharding
+
+
+def _sharding_group(communication: Communication) -> Group:
+    """The replicas that reduce a unit's gradients together, and that shard its state, if any do."""
+    return Group.DP_SHARD if communication.hybrid else Group.DP
+
+
+def _reduction(communication: Communication) -> str:
+    return "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
+
+
+ROWS = {
+    "FORWARD": Row(
+        "forward",
+        Scope.CELL,
+        reads=(WEIGHTS, Needed(OUTPUT, -1)),
+        writes=(OUTPUT, SAVED),
+    ),
+    "BACKWARD": Row(
+        "backward",
+        Scope.CELL,
+        reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
+        writes=(INPUT_GRADIENT, GRADIENTS),
+        ends=(SAVED,),
+    ),
+    "BACKWARD_INPUT": Row(
+        "backward input",
+        Scope.CELL,
+        reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
+        writes=(INPUT_GRADIENT, HALVED),
+    ),
+    "BACKWARD_WEIGHT": Row(
+        "backward weight",
+        Scope.CELL,
+        reads=(WEIGHTS, HALVED),
+        writes=(GRADIENTS,),
+        ends=(SAVED, HALVED),
+    ),
+    "TRANSFER_ACTIVATIONS": Row(
+        "transfer activations",
+        Scope.CELL,
+        SEND_ACTIVATIONS,
+        RECEIVE_ACTIVATIONS,
+        carries=Needed(OUTPUT, +1),
+        group=Group.P2P,
+    ),
+    "TRANSFER_GRADIENTS": Row(
+        "transfer gradients",
+        Scope.CELL,
+        SEND_GRADIENTS,
+        RECEIVE_GRADIENTS,
+        carries=Needed(INPUT_GRADIENT, -1),
+        group=Group.P2P,
+    ),
+    "GATHER": Row(
+        "gather",
+        Scope.UNIT,
+        DATA,
+        writes=(WEIGHTS,),
+        group=_sharding_group,
+        called=lambda _: "all-gather",
+        happens=lambda communication: communication.sharding is not Sharding.NONE,
+    ),
+    "REDUCE": Row(
+        "reduce",
+        Scope.UNIT,
+        DATA,
+        writes=(REDUCED,),
+        ends=(GRADIENTS,),
+        group=_sharding_group,
+        algorithm=_reduction,
+        called=_reduction,
+    ),
+    "OPTIMIZER": Row(
+        "optimizer",
+        Scope.RANK,
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
+        ends=(WEIGHTS,),  # no pass may still compute with those before the update
+        group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
+        algorithm=lambda communication: (
+            "clipped-optimizer" if communication.clipping else "optimizer"
+        ),
+    ),
+    "NORM": Row(
+        "norm",
+        Scope.RANK,
+        DATA,
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS),
+        writes=(NORM_OF_RANK,),
+        # Unsharded, each replica has all gradients, and their norm.
+        group=lambda communication: (
+            Group.ALONE
+            if communication.sharding is Sharding.NONE
+            else _sharding_group(communication)
+        ),
+        algorithm=lambda communication: (
+            "norm" if communication.sharding is Sharding.NONE else "norm-of-shares"
+        ),
+        happens=lambda communication: communication.clipping,
+    ),
+    "ALL_REDUCE": Row(
+        "all-reduce",
+        Scope.UNIT,
+        REPLICAS,
+        reads=(REDUCED,),
+        writes=(REPLICATED,),
+        group=Group.DP_REPLICATE,
+        happens=lambda communication: communication.hybrid,
+    ),
+    "TIED_ALL_REDUCE": Row(
+        "tied all-reduce",
+        Scope.ENDS,
+        TIED,
+        reads=(REDUCED, REPLICATED),
+        writes=(TIED_GRADIENTS,),
+        group=Group.ENDS,
+        happens=lambda communication: communication.tied_embeddings,
+    ),
+    "EXPERT_DISPATCH": Row(
+        "expert dispatch", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
+    ),
+    "EXPERT_COMBINE": Row(
+        "expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
+    ),
+    "OFFLOAD": Row("offload", Scope.CELL, TO_HOST, reads=(SAVED,), writes=(OFFLOADED,)),
+    "RELOAD": Row(
+        "reload",
+        Scope.CELL,
+        FROM_HOST,
+        reads=(OFFLOADED,),
+        writes=(RELOADED,),
+        ends=(OFFLOADED,),
+    ),
+}
+
+PASSES = ("FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
+"""The operations of compute steps, by their codes in orders: from 0 on."""
+
+PHASES = (
+    PASSES,
+    ("TRANSFER_ACTIVATIONS", "TRANSFER_GRADIENTS"),
+    ("OFFLOAD",),
+    ("RELOAD",),
+    ("GATHER",),
+    ("REDUCE",),
+    ("ALL_REDUCE",),
+    ("TIED_ALL_REDUCE",),
+    ("NORM",),
+    ("OPTIMIZER",),
+)
+"""Names of the operations that the lowering adds, in the order of a round's phases."""

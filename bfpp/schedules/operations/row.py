@@ -1,0 +1,69 @@
+"""The row that declares an operation: its scope, streams, group of devices and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bfpp.schedules.operations.data import Datum, Needed
+from bfpp.schedules.operations.streams import COMPUTE, Stream
+from bfpp.schedules.settings.sharding import Communication
+
+
+class Scope(StrEnum):
+    """Extent of a task: a micro-batch at a unit, a unit, the first and the last unit, or a rank."""
+
+    CELL = "cell"
+    UNIT = "unit"
+    ENDS = "ends"
+    RANK = "rank"
+
+
+class Group(StrEnum):
+    """The devices that take part in a task together, by the parallel dimension they span."""
+
+    ALONE = "alone"
+    P2P = "p2p"
+    ENDS = "ends"
+    PP = "pp"
+    DP = "dp"
+    DP_SHARD = "dp shard"
+    DP_REPLICATE = "dp replicate"
+    TP = "tp"
+    CP = "cp"
+    EP = "ep"
+
+
+DATA_PARALLEL = frozenset({Group.DP, Group.DP_SHARD, Group.DP_REPLICATE})
+"""Groups of data-parallel replicas: all, a sharding group, or one replica of each such group."""
+
+
+def _always(communication: Communication) -> bool:
+    del communication
+    return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """Declaration of an operation.
+
+    A task `reads` data, `writes` some (a datum that several tasks write is added up), and
+    `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
+    arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
+    `group`, `algorithm` and what it is `called` may depend on what is communicated; so does
+    whether there is such a task at all. `title` is used where that is not known, and in files.
+    """
+
+    title: str
+    scope: Scope
+    stream: Stream = COMPUTE
+    arrives_on: Stream | None = None
+    reads: tuple[Needed | Datum, ...] = ()
+    writes: tuple[Datum, ...] = ()
+    ends: tuple[Datum, ...] = ()
+    carries: Needed | None = None
+    group: Group | Callable[[Communication], Group] = Group.ALONE
+    algorithm: Callable[[Communication], str] | None = None
+    called: Callable[[Communication], str] | None = None
+    happens: Callable[[Communication], bool] = _always

@@ -1,0 +1,1 @@
+"""Compute orders of ranks: steps, posts of transfers, and whether an order is valid."""

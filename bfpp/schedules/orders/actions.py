@@ -1,0 +1,19 @@
+"""Names of compute steps, as torch.distributed.pipelining writes them: `2F3`."""
+
+from __future__ import annotations
+
+from bfpp.schedules.operations.operations import OPERATIONS, Operation
+from bfpp.schedules.orders.steps import Step
+
+LETTERS = {
+    Operation.FORWARD: "F",
+    Operation.BACKWARD: "B",
+    Operation.BACKWARD_INPUT: "I",
+    Operation.BACKWARD_WEIGHT: "W",
+}
+
+
+def action(step: Step) -> str:
+    """The word of a compute step: `2F3`."""
+    operation, stage, microbatch, _ = step
+    return f"{stage}{LETTERS[OPERATIONS[operation]]}{microbatch}"

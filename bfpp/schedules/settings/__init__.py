@@ -1,0 +1,1 @@
+"""Values that all floors share: degrees, sharding, precision, recomputation, attention."""

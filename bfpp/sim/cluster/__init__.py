@@ -1,0 +1,1 @@
+"""Clusters: devices, network levels, placement of groups, NCCL, software profiles."""

@@ -1,0 +1,1 @@
+"""Prices of tasks: abstract, measured, or of a model on a cluster."""

@@ -1,0 +1,1 @@
+"""Prices of collectives, P2P transfers and copies to the host."""

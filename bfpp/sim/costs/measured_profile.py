@@ -1,0 +1,140 @@
+"""Costs that were measured on a machine: `bfpp calibrate` writes the file, this prices tasks.
+
+A pass of a stage takes an overhead of its own, and what each of
+its layers takes. A transfer takes its channel's latency, and its bytes at its
+channel's bandwidth (a channel that was not measured is like the mean one).
+Gathers, reductions, norms and updates take a fixed time, and a time for each
+parameter. What the executor takes to begin a task is added to each: more if
+the task waits for one of another lane (a cross-stream wait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.columns import Flags
+from bfpp.sim.costs.measured_step import FIELD, MeasuredSeconds, MeasuredStep, Numbers
+from bfpp.sim.costs.prices import PRICES
+from bfpp.sim.engines.cost_model import Costs, fixed_costs
+from bfpp.sim.presets.file_kinds import PROFILE, require_kind
+from bfpp.sim.presets.files import Table, read_settings, shown
+from bfpp.sim.presets.numbers import is_count, is_usable
+
+PASSES = ("forward", "backward", "backward_input", "backward_weight")
+LAYER = ("count", *PASSES, "parameters", "bytes")
+CHANNEL = ("sender", "receiver", "latency", "bandwidth")
+LINE = ("fixed", "per_parameter")
+RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
+PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
+DATA = (
+    "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
+    "clipped-optimizer",
+)  # fmt: skip
+"""The algorithms of operations: an optimizer that clips waits for all ranks, say."""
+
+WHOLE = frozenset({"count", "sender", "receiver", *RUN})
+LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size"), 1)
+MOST_LAYERS = 1_000_000
+
+
+@dataclass(frozen=True)
+class ProfiledCosts(MeasuredSeconds):
+    """Measured costs of a model: prices any graph of it by the seconds of a profile."""
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """The measured seconds of each task; ports are not shared."""
+        if graph.layout.copies:
+            raise InvalidConfiguration(FIELD, f"{self.name} measured no collectives of copies")
+        step, seconds = MeasuredStep(self, graph), np.zeros(len(graph))
+        for operation, tasks in graph.by_operation():
+            seconds[tasks] = PRICES[operation].measured_seconds(step, tasks)
+        return fixed_costs(
+            seconds
+            + np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
+        )
+
+
+def _waits_for_another_lane(graph: TaskGraph) -> Flags:
+    """Flags of tasks that wait for a task on another lane."""
+    start, member = graph.dependencies
+    task = np.repeat(np.arange(len(graph)), np.diff(start))
+    crosses = graph.lane[member] != graph.lane[task]
+    waits = np.zeros(len(graph), dtype=bool)
+    waits[task[crosses]] = True
+    return waits
+
+
+def load_profile(path: str) -> ProfiledCosts:
+    """The profile of a file; raises `InvalidConfiguration` with the reason in one line."""
+    if not path.endswith(".toml"):
+        raise InvalidConfiguration(FIELD, f"{path!r} is not a path to a .toml file")
+    return read_profile(*read_settings(FIELD, path))
+
+
+def read_profile(name: str, table: Table) -> ProfiledCosts:
+    """The profile of what its file holds; raises like `load_profile`."""
+    require_kind(FIELD, name, table, PROFILE)
+    table = {key: value for key, value in table.items() if key != "format"}
+    _require(name, table, PARTS)
+    kinds = [
+        _numbers(f"{name}: layer {number}", each, LAYER)
+        for number, each in enumerate(_list(name, table, "layers"))
+    ]
+    if not kinds:
+        raise InvalidConfiguration(FIELD, f"{name}: layers must hold at least one")
+    if sum(kind["count"] for kind in kinds) > MOST_LAYERS:
+        raise InvalidConfiguration(FIELD, f"{name}: layers hold more than {MOST_LAYERS:,}")
+    layers = [kind for kind in kinds for _ in range(int(kind["count"]))]
+    _require(f"{name}: data", table["data"], DATA)
+    return ProfiledCosts(
+        name=name,
+        run=_numbers(f"{name}: run", table["run"], RUN),
+        layers=tuple(layers),
+        passes=_numbers(f"{name}: passes", table["passes"], PASSES),
+        channels=tuple(
+            _numbers(f"{name}: channel {number}", each, CHANNEL)
+            for number, each in enumerate(_list(name, table, "channels"))
+        ),
+        data={way: _numbers(f"{name}: {way}", table["data"][way], LINE) for way in DATA},
+        dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
+    )
+
+
+def _list(name: str, table: Table, key: str) -> list[Any]:
+    if not isinstance(table[key], list):
+        raise InvalidConfiguration(FIELD, f"{name}: {key} must be a list of tables")
+    found: list[Any] = table[key]
+    return found
+
+
+def _require(where: str, table: object, keys: Sequence[str]) -> None:
+    """Raise unless it is a table with exactly these keys."""
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(FIELD, f"{where}: must be a table")
+    for key in sorted(table.keys() ^ set(keys)):
+        what = "is missing" if key in keys else f"is not one of {', '.join(keys)}"
+        raise InvalidConfiguration(FIELD, f"{where}: the key {key!r} {what}")
+
+
+def _numbers(where: str, table: object, keys: Sequence[str]) -> Numbers:
+    """A table of numbers, none of them negative, and no bandwidth of nothing."""
+    _require(where, table, keys)
+    assert isinstance(table, dict)  # noqa: S101
+    for key, value in table.items():
+        least = LEAST_VALUES.get(key, 0)
+        if not is_usable(value) or value < least:
+            raise InvalidConfiguration(
+                FIELD, f"{where}: {key} must be at least {least}, not {shown(value)}"
+            )
+        if key in WHOLE and not (value == 0 or is_count(value)):
+            raise InvalidConfiguration(
+                FIELD, f"{where}: {key} must be a whole number, not {shown(value)}"
+            )
+    if table.get("bandwidth") == 0:
+        raise InvalidConfiguration(FIELD, f"{where}: bandwidth must be more than 0")
+    return {key: float(value) for key, value in table.items()}

@@ -1,0 +1,135 @@
+"""Measured seconds of a model on a machine, and of a training step's tasks by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.layout.cut import cut_layers
+from bfpp.schedules.operations.operations import OPERATIONS
+
+FIELD = "profile"
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True)
+class MeasuredSeconds:
+    """A model's costs as measured; everything in seconds, bytes, and bytes per second.
+
+    `run` has the ranks, the replicas and the samples of a micro-batch that it was
+    measured with, and how many layers at the model's ends are attached to other layers
+    (`own_ends`: are stages of their own). `layers` are the model's, in order.
+    """
+
+    name: str
+    run: Numbers
+    layers: tuple[Numbers, ...]
+    passes: Numbers
+    channels: tuple[Numbers, ...]
+    data: dict[str, Numbers]
+    dispatch: Numbers
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline-parallel devices."""
+        return int(self.run["ranks"])
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel devices."""
+        return int(self.run["replicas"])
+
+    @property
+    def microbatch_size(self) -> int:
+        """Samples of a micro-batch."""
+        return int(self.run["microbatch_size"])
+
+    def cuts(self, layout: Layout) -> list[range]:
+        """The layers of each stage, as the executor cuts them."""
+        attached = int(self.run["before"]), int(self.run["after"])
+        own_ends = bool(self.run["own_ends"])
+        return cut_layers(len(self.layers), layout.units, attached, own_ends=own_ends)
+
+    def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
+        """For each stage, what a pass of a micro-batch takes, of one of the kinds in `PASSES`."""
+        return self.passes[kind] + self.sums(layout, kind)
+
+    def sums(self, layout: Layout, key: str) -> Seconds:
+        """For each stage, the sum over its layers."""
+        return np.array(
+            [sum(self.layers[layer][key] for layer in layers) for layers in self.cuts(layout)]
+        )
+
+    def line(self, algorithm: str, parameters: Seconds) -> Seconds:
+        """Seconds of a collective or an update of this many `parameters`."""
+        line = self.data[algorithm]
+        return line["fixed"] + line["per_parameter"] * parameters
+
+    def channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
+        """Latency and bandwidth by sender and receiver; the mean where nothing was measured."""
+        if ranks > 1 and not self.channels:
+            raise InvalidConfiguration(
+                FIELD, f"{self.name} was measured on one rank, without transfers"
+            )
+        tables = []
+        for key in ("latency", "bandwidth"):
+            values = [channel[key] for channel in self.channels] or [1.0]
+            table = np.full((ranks, ranks), float(np.mean(values)))
+            for channel in self.channels:
+                sender, receiver = int(channel["sender"]), int(channel["receiver"])
+                if max(sender, receiver) < ranks:
+                    table[sender, receiver] = channel[key]
+            tables.append(table)
+        return tables[0], tables[1]
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStep:
+    """A training step whose tasks are priced by a profile."""
+
+    profile: MeasuredSeconds
+    graph: TaskGraph
+
+    @cached_property
+    def _parameters(self) -> Seconds:
+        return self.profile.sums(self.graph.layout, "parameters")
+
+    def _algorithm(self, tasks: Integers) -> str:
+        return OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(self.graph.communication)
+
+    def passes(self, tasks: Integers, kind: str) -> Seconds:
+        """Passes of micro-batches through stages."""
+        by_unit = self.profile.pass_seconds(self.graph.layout, kind)
+        seconds: Seconds = by_unit[self.graph.unit[tasks]] / self.graph.layout.slices
+        return seconds
+
+    def of_unit(self, tasks: Integers) -> Seconds:
+        """Collectives over the parameters of a stage."""
+        line = self.profile.line(self._algorithm(tasks), self._parameters)
+        seconds: Seconds = line[self.graph.unit[tasks]]
+        return seconds
+
+    def of_rank(self, tasks: Integers) -> Seconds:
+        """Updates, and norms, over the parameters of a rank's state."""
+        layout = self.graph.layout
+        parameters = layout.sums(self._parameters)
+        is_whole = self.graph.communication.sharding is Sharding.NONE
+        share = 1 if is_whole else 1 / self.profile.replicas
+        line = self.profile.line(self._algorithm(tasks), parameters * share)
+        seconds: Seconds = line[self.graph.rank[tasks]]
+        return seconds
+
+    def transfers(self, tasks: Integers, of_unit: int) -> Seconds:
+        """Latency, and what a stage hands on over the bandwidth: a task's own, or one near it."""
+        last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
+        size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
+        sent = size[self.graph.unit[tasks] + of_unit] / self.graph.layout.slices
+        latency, bandwidth = self.profile.channel_tables(self.graph.layout.pp)
+        ends = self.graph.rank[tasks], self.graph.peer[tasks]
+        seconds: Seconds = latency[ends] + sent / bandwidth[ends]
+        return seconds

@@ -1,0 +1,119 @@
+"""Costs from first principles: the tasks of a model on a cluster, within its power limit.
+
+Tasks are priced by `bfpp.sim.costs.step_costs`. A step does not go beyond the device's power
+limit, and takes no less than the busiest rank's host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bfpp.schedules import Layout, TaskGraph
+from bfpp.schedules.columns import NONE, Seconds
+from bfpp.sim.caching import of_any_size, once_for_stages
+from bfpp.sim.costs.expert_exchanges import with_exchanges
+from bfpp.sim.costs.model_on_cluster import ModelOnCluster
+from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
+from bfpp.sim.costs.power import TOLERANCE, WithinPower, least_seconds, within_power
+from bfpp.sim.costs.step_costs import host_seconds, step_costs
+from bfpp.sim.costs.units.seconds import unit_seconds
+from bfpp.sim.engines.compiled_engine import Times, last_end, times
+from bfpp.sim.engines.cost_model import Costs
+
+ROUNDING = 1e-9
+"""Share by which sums of the same seconds in another order may differ: more than they do."""
+
+
+@dataclass(frozen=True, repr=False)
+class PhysicalCosts(ModelOnCluster):
+    """A model trained on a cluster, with groups of these sizes; prices any graph of it.
+
+    `microbatch_size` is S_mb in samples; N_PP is the graph's. `recompute`, `attention`,
+    `sequence_parallel` and `precision` are the implementation's unless they are given, and that is
+    the cluster's. `cut`
+    holds the layers of each stage: by default as equal as can be. `exchange` is what
+    context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
+    of GEMMs whose operands are quantised are kept and gathered so; `quantised_attention` and
+    `quantised_head` say that operands of their GEMMs are quantised too, and
+    `quantised_activation` that the input of an MLP's activation is kept in 8 bits. Of activations
+    that are offloaded, or of the inputs of `offload_modules` among them, `offload_share` leaves the
+    device. Raises `InvalidConfiguration` for what cannot be divided so.
+
+    >>> import bfpp
+    >>> costs = bfpp.PhysicalCosts(
+    ...     bfpp.load_model("bert-6.6b"), bfpp.load_cluster("dgx1-v100"), bfpp.Degrees(dp=2, tp=4)
+    ... )
+    >>> layout = bfpp.Layout(2, 8, 4)
+    >>> costs.batch(layout), costs.devices(layout)
+    (16, 16)
+    """
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """The costs of each task of the graph."""
+        return self._within_power(graph, graph.layout, last_end).costs
+
+    def times(self, graph: TaskGraph) -> Times:
+        """Start and end of each task by the compiled engine, within the power limit."""
+        return self.times_within(graph, graph.layout, last_end)
+
+    def times_within(
+        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
+    ) -> Times:
+        """The times of a graph within the power limit of a step that it stands for.
+
+        That has a `layout`, and takes `step_seconds` by these times.
+        """
+        costs, known = self._within_power(graph, layout, step_seconds)
+        return known or times(graph, costs)
+
+    def step_time(self, graph: TaskGraph) -> float:
+        """End of the last task, in seconds."""
+        return last_end(self.times(graph))
+
+    def _within_power(
+        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
+    ) -> WithinPower:
+        costs = step_costs(PhysicalStep(self, self._with_exchanges(graph)))
+        least = self._least_seconds(layout, trains=graph.trains)
+        if self.dispatch_seconds:
+            least = max(least, host_seconds(HostStep(self, graph)))
+        return within_power(graph, costs, least, step_seconds)
+
+    def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
+        """The graph with the exchanges of experts inside passes, if some are in fused blocks."""
+        if self.degrees.ep == 1 or graph.templates or (graph.block == NONE).all():
+            return graph
+        routing = self.execution.routing
+        if routing.beside_shared or routing.interleaved:
+            return graph
+        return with_exchanges(graph, self)
+
+    def _least_seconds(self, layout: Layout, *, trains: bool = True) -> float:
+        """Seconds that the power limit asks for, at least, for a step."""
+        narrow = None if (quantised := self.execution.quantisation) is None else quantised.format
+        flops = self.hardware_flops(layout, trains=trains)
+        return least_seconds(self.cluster.device, flops, narrow)
+
+    def shortest_step(self, layout: Layout) -> float:
+        """Seconds that a step takes at least: those of the busiest rank, and of the power limit.
+
+        Of ranks that share stages, one has at least half of the micro-batches.
+        """
+        units = self.unit_seconds(layout)
+        if self.degrees.ep > 1:  # in fused blocks, exchanges may be hidden
+            units = unit_seconds(self, self.layers(layout), communicates=False)
+        passes = units.forward + units.backward_input + units.backward_weight
+        busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
+        within = (1 - TOLERANCE) * self._least_seconds(layout)
+        return (1 - ROUNDING) * max(float(busiest), within)
+
+
+@of_any_size
+@once_for_stages
+def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
+    """For each pipeline rank, its parameters on one device."""
+    total: Seconds = sum(map(layout.sums, physical.by_stride(layout).values()), np.zeros(()))
+    return total

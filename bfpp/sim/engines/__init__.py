@@ -1,0 +1,1 @@
+"""Discrete-event engines: replay a task graph by a cost model."""

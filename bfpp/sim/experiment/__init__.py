@@ -1,0 +1,1 @@
+"""An experiment: its values, its prediction, intervals and sensitivities."""

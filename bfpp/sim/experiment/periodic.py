@@ -1,0 +1,117 @@
+"""Steps of many micro-batches, predicted from fewer: warm-up, a period that repeats, drain.
+
+Between its first and its last passes each rank repeats its order (`Schedule.repetition`). Once
+times repeat as well, for as long as any task waits for another, everything is as it was a period
+before: each further period takes as long, however many there are. So fewer micro-batches are
+simulated, and where their times do not repeat, all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+from bfpp.schedules import Communication, Configuration, Layout, Operation, TaskGraph
+from bfpp.schedules.orders.steps import Repetition
+from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end
+from bfpp.sim.engines.loops import period_kernels
+from bfpp.sim.engines.loops.compiling import WORK
+
+WORTHWHILE = 0.7
+"""The share of the micro-batches from which on all of them are simulated."""
+
+SETTLING = 4
+"""Periods in which times may come to repeat, beyond those that fill the pipeline."""
+
+ATTEMPTS = 1, 2
+"""How many times as long a step is tried in turn."""
+
+ROUNDING = 1e-14
+"""By what share of a step times that repeat may differ: as rounding does."""
+
+
+class NotPeriodic(Exception):
+    """The times of a step do not repeat, or not for long enough to know."""
+
+
+class Shortened(NamedTuple):
+    """A configuration with fewer micro-batches, and how many periods of it are left out."""
+
+    configuration: Configuration
+    repetition: Repetition
+    left_out: int
+
+
+def shortened(configuration: Configuration) -> list[Shortened]:
+    """The same with as few micro-batches as may show what repeats, and with more, if worthwhile."""
+    repetition = configuration.schedule.repetition(configuration.layout)
+    if repetition is None or not _repeats(configuration.communication):
+        return []
+    period, found = repetition.period, []
+    for times in ATTEMPTS:
+        enough = times * (ceil(2 * repetition.alive / period) + SETTLING)
+        left_out = configuration.microbatches // period - enough
+        microbatches = configuration.microbatches - left_out * period
+        if left_out < 1 or microbatches > WORTHWHILE * configuration.microbatches:
+            break
+        fewer = replace(configuration, microbatches=microbatches)
+        schedule, layout = fewer.schedule, fewer.layout
+        if schedule.can_run(layout) and schedule.repetition(layout) == repetition:
+            found.append(Shortened(fewer, repetition, left_out))
+    return found
+
+
+def _repeats(communication: Communication) -> bool:
+    """Whether communication, and the buffers that it takes, repeat when orders do.
+
+    Runs of a limited length end by a count of their own; many buffers come into use, and gathers
+    far ahead are held back, only after many runs.
+    """
+    limited = communication.offload or communication.run_length
+    counted = communication.weight_buffers, communication.prefetch or 0
+    return not limited and max(counted) <= SETTLING
+
+
+def whole_step(
+    graph: TaskGraph, fewer: Shortened, physical: PhysicalCosts, layout: Layout
+) -> StepTime:
+    """The time of a step on a `layout`, of which a graph has fewer micro-batches.
+
+    Raises `NotPeriodic`.
+    """
+
+    def extended(found: Times) -> StepTime:
+        period = period_of(graph, found, fewer.repetition)
+        passes = float((found.end - found.start)[graph.is_pass].sum())
+        return StepTime(
+            last_end(found) + fewer.left_out * period.seconds,
+            passes + fewer.left_out * period.passes,
+        )
+
+    return extended(
+        physical.times_within(graph, layout, lambda found: extended(found).seconds),
+    )
+
+
+def period_of(graph: TaskGraph, found: Times, repetition: Repetition) -> StepTime:
+    """The time of one more period; raises `NotPeriodic`."""
+    start, end = found
+    begins = start[(graph.operation == Operation.FORWARD) & (graph.unit == 0)]
+    periods = ceil(repetition.alive / repetition.period) + 2
+    first = len(begins) - 1 - periods * repetition.period
+    if first < 0:
+        raise NotPeriodic
+    period = float(begins[-1] - begins[first]) / periods
+    tolerance = ROUNDING * last_end(found)
+    until = float(begins[-1]) - 2 * tolerance
+    kinds = graph.kinds
+    repeats = WORK.loop(period_kernels, "repeats", len(graph))(
+        kinds.of_task, len(kinds.first), *graph.dependencies, start, end,
+        (until - periods * period, until), period, tolerance,
+    )  # fmt: skip
+    if not repeats:
+        raise NotPeriodic
+    within = graph.is_pass & (start >= until - period) & (start < until)
+    return StepTime(period, float((end - start)[within].sum()))

@@ -1,0 +1,86 @@
+"""The physical numbers of a timeline, in the units of the paper's tables."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from bfpp.schedules import Layout
+from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.sim.memory.device_memory import Memories, memories_of
+from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import GIGABYTE
+
+
+class StepPrediction(TypedDict):
+    """Throughput, and memory as the paper measures it, of one training step.
+
+    `tflops_per_gpu` is in 1e12 FLOP/s by the paper's C_GPU, with what is
+    recomputed, `model_tflops_per_gpu` without. `memory_reserved_gb` decides what fits: the peak of
+    the rank that needs most, `memory_largest_gb`, by part in `memory_parts_gb`, with what
+    allocator, context and communicators add to it, from `memory_reserved_low_gb` to
+    `memory_reserved_high_gb` by what is known of these. `missing_gb` is by how much that is more
+    than a job may reserve (`Device.memory_limit`, or all of `device_memory_gb`), or 0. `memory_gb`
+    is the peak of global rank zero, as the paper measures it, `memory_min_gb` the same over
+    infinitely many data-parallel ranks. All in GiB. `mfu` and `hfu` are shares of the device's
+    peak, without and with what is recomputed.
+    """
+
+    tflops_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    hfu: float
+    memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
+    memory_largest_gb: float
+    memory_parts_gb: dict[str, float]
+    device_memory_gb: float
+    missing_gb: float
+    memory_gb: float
+    memory_min_gb: float
+    samples_per_second: float
+    tokens_per_second_per_gpu: float
+
+
+def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
+    """The prediction of one training step."""
+    graph = timeline.graph
+    memories = memories_of(graph, physical)
+    return prediction(timeline.step_time, graph.layout, physical, memories, trains=graph.trains)
+
+
+def prediction(
+    step_time: float,
+    layout: Layout,
+    physical: PhysicalCosts,
+    memories: Memories,
+    *,
+    trains: bool = True,
+) -> StepPrediction:
+    """The prediction of a step that takes so long, with what its ranks hold."""
+    samples = physical.batch(layout)
+    peak = physical.cluster.device.peak_of(physical.execution.precision)
+    of_model, of_hardware = physical.step_flops(layout, trains=trains)
+    first, fullest = memories.of(0), memories.fullest
+    reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
+    samples_per_second = samples / step_time
+    device = physical.cluster.device
+    return {
+        "tflops_per_gpu": of_hardware / step_time / 1e12,
+        "model_tflops_per_gpu": of_model / step_time / 1e12,
+        "mfu": of_model / step_time / peak,
+        "hfu": of_hardware / step_time / peak,
+        "memory_reserved_gb": reserved,
+        "memory_reserved_low_gb": low,
+        "memory_reserved_high_gb": high,
+        "memory_largest_gb": fullest.total_gb,
+        "memory_parts_gb": fullest.parts_gb,
+        "device_memory_gb": device.memory / GIGABYTE,
+        "missing_gb": max(reserved - device.usable_memory / GIGABYTE, 0.0),
+        "memory_gb": first.total_gb,
+        "memory_min_gb": first.minimum.total_gb,
+        "samples_per_second": samples_per_second,
+        "tokens_per_second_per_gpu": (
+            samples_per_second * physical.model.sequence / physical.devices(layout)
+        ),
+    }

@@ -1,0 +1,1 @@
+"""Measured runs and kernels: published tables, fit, calibration, validation."""

@@ -1,0 +1,1 @@
+"""Memory of a rank: training state, activations, memory over time."""

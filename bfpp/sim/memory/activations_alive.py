@@ -1,0 +1,148 @@
+"""Activations of a rank by its compute steps: alive during each, and at the peak of all.
+
+A (stage, micro-batch) pass lives from its forward step to the end of its backward pass. The order
+of a rank's compute lane alone decides how many are alive at once, so peaks need no times: a search
+has those of a table of compute steps before there is a graph.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules import Communication, Layout, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers, among
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.operations.data import HALVED, OFFLOADED, SAVED, Datum
+from bfpp.schedules.operations.operations import OPERATIONS, compute_steps, enders, writers
+from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.sim.costs.units.activations import UnitActivations, activations_of_units
+from bfpp.sim.costs.units.offloading import offloaded_bytes
+from bfpp.sim.engines.loops import memory_kernels
+from bfpp.sim.engines.loops.compiling import WORK
+from bfpp.traces.timeline.timeline import Timeline
+
+Codes = npt.NDArray[np.integer]
+
+
+class Passing(NamedTuple):
+    """For each rank, bytes of saved and of transient activations when both need most."""
+
+    saved: Numbers
+    transient: Numbers
+
+
+class ComputeSteps(Protocol):
+    """Compute steps, those of each rank in its order: a table of them, or a graph's tasks."""
+
+    @property
+    def operation(self) -> Codes:
+        """The operation of each."""
+
+    @property
+    def rank(self) -> Integers:
+        """The rank of each."""
+
+    @property
+    def unit(self) -> Integers:
+        """The unit of each."""
+
+    @property
+    def microbatch(self) -> Integers:
+        """The micro-batch of each."""
+
+    @property
+    def block(self) -> Integers:
+        """The number of the first step of its block."""
+
+
+def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
+    """At each of a rank's compute steps, the passes alive and the second halves pending.
+
+    A (stage, micro-batch) pass lives from its forward step to the end of its
+    backward pass, in the order of the rank's compute lane; its second half is
+    pending from the start of the first.
+    """
+    operation = timeline.graph.operation[timeline.compute_tasks(rank)]
+    each = np.ones(len(operation))
+    return _alive(operation, SAVED, each).during, _alive(operation, HALVED, each).during
+
+
+class _Alive(NamedTuple):
+    """Bytes of some data during each step, and after it."""
+
+    during: Numbers
+    after: Numbers
+
+
+def _alive(operation: Codes, data: Datum, size: Numbers) -> _Alive:
+    """Bytes of data that were written and have not ended, each item of this `size`.
+
+    The steps are those of a rank, or of several one after the other: each ends all it writes.
+    """
+    ends = among(operation, enders(data)) * size
+    change = among(operation, writers(data)) * size
+    change[1:] -= ends[:-1]
+    during: Numbers = np.cumsum(change)
+    return _Alive(during, during - ends)
+
+
+def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing, Numbers]:
+    """Activations during each compute step, and all that it leaves; the steps rank by rank.
+
+    Offloaded activations are included: `bfpp.traces.timeline.memory_record` leaves out what is on
+    the host. A backward pass restores one layer at a time; what one in two halves holds from the
+    first half to the end of the second is saved, but for that layer. The passes of a block are
+    under way at once.
+    """
+    _, tasks = graph.compute_tasks
+    unit, operation = graph.unit[tasks], graph.operation[tasks]
+    saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)
+    halves = _alive(operation, HALVED, units.halved[unit])
+    # Rounding may leave a little of what has ended.
+    kept = saved.during + np.maximum(halves.during - units.restored_layer[unit], 0.0)
+    left = np.maximum(saved.after + halves.after, 0.0)
+    transient = units.transient[unit]
+    second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
+    transient[second] += transient[second - 1]
+    slices = graph.layout.slices
+    return Passing(kept / slices, transient / slices), left / slices
+
+
+def peak_passing(
+    steps: ComputeSteps, physical: PhysicalCosts, layout: Layout, communication: Communication
+) -> Passing:
+    """Bytes alive at the peak of each rank; offloaded activations leave as late as they may.
+
+    That follows from the order of the passes alone, and from what is offloaded of them: `steps` are
+    those of a graph then.
+    """
+    units = activations_of_units(physical, layout)
+    ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
+    found = Passing(*np.empty((2, layout.pp)))
+    operation = steps.operation.astype(np.int32, copy=False)
+    WORK.loop(memory_kernels, "find_peaks", len(operation))(
+        (operation, steps.rank, steps.unit, steps.microbatch, steps.block),
+        (layout.slices, ahead),
+        _of_operations(len(OPERATIONS)),
+        (
+            units.saved,
+            units.halved,
+            units.restored_layer,
+            units.transient,
+            offloaded_bytes(physical, layout),
+        ),
+        *found,
+    )
+    return found
+
+
+@cache
+def _of_operations(number: int) -> Flags:
+    """For each operation, whether it is a step of the compute, and which data it begins or ends."""
+    codes = np.arange(number)
+    of_data = [named(data) for data in (SAVED, HALVED, OFFLOADED) for named in (writers, enders)]
+    return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])

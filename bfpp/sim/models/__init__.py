@@ -1,0 +1,1 @@
+"""Transformer sizes, Hugging Face configurations, layers of units."""

@@ -1,0 +1,1 @@
+"""Operators of a layer: GEMMs, attention, experts; their FLOPs, bytes and saved tensors."""

@@ -1,0 +1,1 @@
+"""Shipped models, clusters and software profiles, and their reader."""

@@ -1,0 +1,62 @@
+"""Kinds of TOML files, so that one is not read as another.
+
+A file that bfpp wrote says it (`format`); others are known by keys that no other kind has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.presets.files import Table
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file: what it is, which options take it, and how it is known."""
+
+    title: str
+    takers: str
+    format: str
+    keys: frozenset[str]
+
+
+PROFILE = FileKind(
+    "a profile of a machine, from bfpp calibrate",
+    "bfpp simulate, compare, explain and validate take it as --profile",
+    "bfpp machine profile 1",
+    frozenset({"passes", "channels", "dispatch"}),
+)
+CONSTANTS = FileKind(
+    "a file of constants, from bfpp fit",
+    "--constants takes it",
+    "bfpp constants 1",
+    frozenset({"clusters", "implementations"}),
+)
+CLUSTER = FileKind(
+    "a cluster",
+    "--cluster takes it",
+    "bfpp cluster 1",
+    frozenset({"gpus_per_node", "intra_node", "inter_node", "levels", "like"}),
+)
+MODEL = FileKind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
+EXPERIMENT = FileKind(
+    "an experiment",
+    "bfpp simulate and others take it for SCHEDULE",
+    "bfpp experiment 1",
+    frozenset({"schedule"}),
+)
+KINDS = (EXPERIMENT, PROFILE, CONSTANTS, CLUSTER, MODEL)
+
+
+def require_kind(field: str, where: str, table: Table, kind: FileKind) -> None:
+    """Raise `InvalidConfiguration` for a table that is of another kind, or of a later format."""
+    said = table.get("format")
+    found = next((each for each in KINDS if said and each.format == said), None)
+    if found is None and said is not None:
+        raise InvalidConfiguration(field, f"{where}: the format {said!r} is not {kind.format!r}")
+    found = found or next((each for each in KINDS if each.keys & table.keys()), kind)
+    if found is not kind:
+        raise InvalidConfiguration(
+            field, f"{where} is {found.title}, not {kind.title}; {found.takers}"
+        )

@@ -1,0 +1,1 @@
+"""Search of configurations: enumerate, bound, simulate, rank."""

@@ -1,0 +1,254 @@
+"""Why one configuration is better than another: where the time of a step goes, part by part.
+
+The parts of a mean rank's step sum to its step time:
+
+- the model's operations at the device's peak, and what kernels and clocks take beyond that;
+- what is computed again;
+- communication that compute waits for, inside passes and between them;
+- the bubble: waiting for other ranks' compute; and the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import exp
+from typing import Any, NamedTuple
+
+from bfpp.schedules import Configuration, Layout
+from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
+from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.sim.costs.units.seconds import UnitSeconds, unit_seconds
+from bfpp.sim.experiment.uncertainty import (
+    ENDS,
+    FASTER,
+    SLOWER,
+    Doubt,
+    difference_spread,
+    doubt_of,
+    unexplained,
+)
+from bfpp.sim.search.evaluation import evaluation_of
+from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.search.search import Problem
+from bfpp.traces.explain.causes import Causes
+from bfpp.traces.explain.looks import Cause
+from bfpp.traces.timeline.timeline import Timeline
+
+PEAK, KERNELS, RECOMPUTATION = "operations at the peak", "kernel efficiency", "recomputation"
+COMMUNICATION, BUBBLE, OPTIMIZER = "exposed communication", "bubble", "optimizer"
+
+WAITED_FOR = {
+    Cause.TRANSFER: COMMUNICATION,
+    Cause.GATHER: COMMUNICATION,
+    Cause.REDUCTION: COMMUNICATION,
+    Cause.TENSOR: COMMUNICATION,
+    Cause.CONTEXT: COMMUNICATION,
+    Cause.EXPERT: COMMUNICATION,
+    Cause.HOST: COMMUNICATION,
+    Cause.TIED: COMMUNICATION,
+    Cause.BUFFER: COMMUNICATION,
+    Cause.OPTIMIZER: OPTIMIZER,
+}
+"""What the causes of idle time count as; the others are the bubble."""
+
+RIVALS = 3
+"""How many other kinds a winner is compared with: the best ones."""
+
+WITHOUT_PIPELINE = "no pipeline"
+
+
+def kind_of(configuration: Configuration) -> str:
+    """What kind of method a configuration is: its schedule, if there is a pipeline."""
+    kind = configuration.schedule.reference if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
+    return f"{kind} with offload" if configuration.communication.offload else kind
+
+
+def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, float]:
+    """The seconds of a mean rank's step, part by part."""
+    layout = timeline.graph.layout
+    layers, kept = physical.layers(layout), replace(physical, recompute=NO_RECOMPUTATION)
+    whole = _of_mean_rank(physical.unit_seconds(layout), layout)
+    once = _of_mean_rank(unit_seconds(kept, layers), layout)
+    alone = _of_mean_rank(unit_seconds(kept, layers, communicates=False), layout)
+    device, precision = physical.cluster.device, physical.execution.precision
+    peak = physical.model_flops(layout) / device.peak_of(precision)
+    found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
+    mean = Causes(timeline).mean_rank
+    hidden = max(whole - mean["compute"], 0.0)  # of exchanges, in fused blocks
+    found[PEAK], found[RECOMPUTATION] = peak, whole - once
+    found[COMMUNICATION] = once - alone - hidden
+    # Including what power limits and communication in parallel with compute add to passes.
+    found[KERNELS] = mean["compute"] - sum(found.values())
+    for cause in Cause:
+        found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
+    return found
+
+
+def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
+    passes = units.forward + units.backward_input + units.backward_weight
+    return float(passes.sum()) * layout.whole_microbatches / layout.pp
+
+
+class Account(NamedTuple):
+    """Where the time of a predicted step goes, part by part, and what is not known of it."""
+
+    parts: Mapping[str, float]
+    doubt: Doubt
+
+
+def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Account:
+    """The account of a prediction.
+
+    Workers run it, and need not import the modules of a command for it.
+    """
+    known, configuration = evaluation_of(problem), outcome.configuration
+    step = known.timeline(configuration), known.physical(configuration)
+    return Account(parts_of_step(*step), doubt_of(*step, ends))
+
+
+def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
+    """What is not known of a prediction, without its parts."""
+    known, configuration = evaluation_of(problem), outcome.configuration
+    return doubt_of(known.timeline(configuration), known.physical(configuration), ends)
+
+
+class Distance(NamedTuple):
+    """How far another is behind the winner: by what share it is slower.
+
+    In 80 % of cases the predicted ratio of the two is off by a share of `margin` at most.
+    """
+
+    share: float
+    margin: float
+
+    @property
+    def ties(self) -> bool:
+        """Whether the prediction cannot tell which of the two is faster."""
+        return abs(self.share) < self.margin
+
+
+def distance(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Distance:
+    """How far another is behind the winner, by what is not known of each."""
+    ratio = winner.samples_per_second / other.samples_per_second
+    return Distance(ratio - 1, exp(difference_spread(its, doubt, _end(winner, other))) - 1)
+
+
+def _end(winner: Outcome, other: Outcome) -> float:
+    """The end of the interval of their ratio that lies towards the two being equally fast."""
+    return FASTER if winner.samples_per_second >= other.samples_per_second else SLOWER
+
+
+class Rival(NamedTuple):
+    """The best of another kind, and by how much it is slower than the winner, part by part.
+
+    In seconds, for as many samples as a step of the winner has.
+    """
+
+    outcome: Outcome
+    longer: Mapping[str, float]
+    distance: Distance
+
+
+class Decision(NamedTuple):
+    """The winner, where the time of its step goes, the best of each other kind, and all ties.
+
+    `ties` says of each outcome that is shown, but for the winner, whether it ties with that.
+    """
+
+    winner: Outcome
+    parts: Mapping[str, float]
+    rivals: list[Rival]
+    ties: Mapping[Configuration, bool]
+
+
+def decision(
+    problem: Problem,
+    best_first: Sequence[Outcome],
+    shown: Sequence[Outcome],
+    all_of: Callable[[Sequence[Callable[[], Any]]], Sequence[Any]],
+) -> Decision | None:
+    """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it.
+
+    `all_of` calls functions, perhaps in parallel as they take long, and returns their results.
+    """
+    if not best_first:
+        return None
+    winner, *others = contenders(best_first)
+    unsure = [
+        each
+        for each in shown
+        if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
+    ]
+    ends = {_end(winner, each) for each in [*others, *unsure]}
+    found = all_of(
+        [
+            *(partial(account_of, problem, each, ends) for each in [winner, *others]),
+            *(partial(doubt_about, problem, each, ends) for each in unsure),
+        ]
+    )
+    accounts: Sequence[Account] = found[: 1 + len(others)]
+    doubts: Sequence[Doubt] = found[1 + len(others) :]
+    account, *theirs = accounts
+    rivals = [
+        _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)
+    ]
+    known = {each.outcome.configuration: each.distance.ties for each in rivals} | {
+        each.configuration: distance(winner, each, account.doubt, its).ties
+        for each, its in zip(unsure, doubts, strict=True)
+    }
+    ties = {
+        each.configuration: known.get(each.configuration, True) for each in shown if each != winner
+    }
+    return Decision(winner, account.parts, rivals, ties)
+
+
+def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> Rival:
+    scale = winner.configuration.batch / other.configuration.batch
+    longer = {name: scale * each - account.parts[name] for name, each in its.parts.items()}
+    return Rival(other, longer, distance(winner, other, account.doubt, its.doubt))
+
+
+def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
+    """Whether two tie by what no constant explains, whatever is known of constants."""
+    known = evaluation_of(problem)
+    doubts = (
+        unexplained(known.physical(each.configuration), each.configuration.layout)
+        for each in (winner, other)
+    )
+    return distance(winner, other, *doubts).ties
+
+
+def contenders(best_first: Iterable[Outcome]) -> list[Outcome]:
+    """Of a ranking, the winner and the best of each of some other kinds."""
+    return _first_of_each(lambda each: kind_of(each.configuration), best_first)[: 1 + RIVALS]
+
+
+def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:
+    """A ranking with each method once.
+
+    What is the same but for its name is one, and so is, without a pipeline, what differs only in
+    the order of micro-batches.
+    """
+    return _first_of_each(_method, best_first)
+
+
+def _first_of_each(
+    key: Callable[[Outcome], object], best_first: Iterable[Outcome]
+) -> list[Outcome]:
+    found: dict[object, Outcome] = {}
+    for outcome in best_first:
+        found.setdefault(key(outcome), outcome)
+    return list(found.values())
+
+
+def _method(outcome: Outcome) -> object:
+    """What two outcomes of one method have in common."""
+    of = outcome.configuration
+    divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
+    computed = of.precision, of.recompute, of.tp_overlap, of.cut, of.communication.offload
+    if of.degrees.pp == 1:
+        return divided, computed
+    predicted = outcome.step_time, outcome.memory_largest_gb
+    return divided, computed, of.communication, *(f"{each:.10e}" for each in predicted)

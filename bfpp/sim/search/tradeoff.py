@@ -1,0 +1,67 @@
+"""Training time against cost, over sizes of the cluster (the paper, section Trade-off).
+
+What was found on some GPUs is extrapolated to clusters of other sizes by data
+parallelism: the batch grows with the cluster, the throughput of a GPU stays.
+Large batches need more samples for the same loss, by the critical batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.theory.batch import training_samples
+
+SECONDS_A_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """A whole training on `gpus` GPUs: how long it takes, and what it costs.
+
+    `outcome` is what it extrapolates; `batch` is in samples, `days` of wall
+    time, `gpu_days` over all GPUs.
+    """
+
+    gpus: int
+    batch: float
+    days: float
+    gpu_days: float
+    outcome: Outcome
+
+    def price(self, per_gpu_hour: float) -> float:
+        """What the GPUs cost, in the currency of a GPU-hour's price."""
+        return self.gpu_days * 24 * per_gpu_hour
+
+
+def training(
+    outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float
+) -> TrainingCost:
+    """The training that an outcome on `searched_gpus` makes on `gpus`."""
+    batch = outcome.configuration.batch * gpus / searched_gpus
+    seconds = training_samples(batch, critical_batch) / outcome.samples_per_second
+    gpu_days = seconds * searched_gpus / SECONDS_A_DAY
+    return TrainingCost(gpus, batch, gpu_days / gpus, gpu_days, outcome)
+
+
+def tradeoff(
+    outcomes: Iterable[Outcome],
+    searched_gpus: int,
+    sizes: Sequence[int],
+    critical_batch: float,
+) -> list[TrainingCost]:
+    """For each size of the cluster, the training that ends first (and so costs least).
+
+    None for a size that only parts of data-parallel replicas would fill.
+    """
+    found = [outcome for outcome in outcomes if outcome.fits]
+    every = (
+        [
+            training(each, searched_gpus, gpus, critical_batch)
+            for each in found
+            if gpus * each.configuration.degrees.dp % searched_gpus == 0
+        ]
+        for gpus in sizes
+    )
+    return [min(some, key=lambda candidate: candidate.gpu_days) for some in every if some]

@@ -1,0 +1,281 @@
+"""Executors of a search: this process, this machine's cores, SLURM, or Dask.
+
+All look like `concurrent.futures`: `submit` gives something with `done()` and
+`result()`. The functions that are submitted are plain ones of modules, and
+their arguments values, so that any of them can carry them elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures as standard
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple, Protocol
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.formats.python_file import naming_lines
+from bfpp.sim.engines.loops.compiling import WORK
+from bfpp.sim.search import fork_server
+from bfpp.sim.search.safe_path import VARIABLE, safe_path
+
+LOCAL = "local"
+
+POLL_SECONDS = 0.02
+FIRST_POLL_SECONDS = 0.001
+"""The pause between two looks for finished work: doubled, up to the longest, until some is."""
+
+
+class Future(Protocol):
+    """Work under way."""
+
+    def done(self) -> bool:
+        """Whether the work has ended."""
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+
+
+class Executor(Protocol):
+    """Something that work can be given to."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work."""
+
+
+@contextmanager
+def _cores(workers: int | None) -> Iterator[Executor]:
+    """Processes of this machine; an interruption is for the one that they work for."""
+    module = _needed()
+    with _starting():
+        fork_server.start(module)
+        pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+    try:
+        yield Cores(pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Cores(NamedTuple):
+    """An executor whose processes are started as work is submitted."""
+
+    pool: ProcessPoolExecutor
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work."""
+        with _starting():
+            return self.pool.submit(naming_lines, function, *arguments)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Start processes, or say why one cannot be: their server, too, may be killed."""
+    try:
+        with safe_path():
+            yield
+    except (EOFError, ConnectionError) as error:
+        raise BrokenExecutor from error
+    except OSError as error:
+        raise InvalidConfiguration(
+            "workers",
+            f"cannot be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
+        ) from None
+
+
+def _needed() -> str:
+    """The module that workers import first: with the compiled loops, where these pay."""
+    return fork_server.LOOPS if WORK.pays else "bfpp.sim.search.evaluation"
+
+
+def _begin(module: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+    import_module(module)
+
+
+def _end_with(other: BaseProcess) -> None:
+    """Exit when another process has: if it was killed, this one would wait for work forever."""
+    other.join()
+    os._exit(1)
+
+
+class Deferred(NamedTuple):
+    """Work that is done when its result is asked for."""
+
+    result: Callable[[], Any]
+
+    def done(self) -> bool:
+        """Always true: the result waits for no other process."""
+        return True
+
+
+class Here:
+    """An executor that is this process."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Keep some work for when its result is asked for."""
+        return Deferred(partial(function, *arguments))
+
+
+class Elsewhere:
+    """An executor whose processes are not forked off ours: each imports what it needs."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.module = executor, _needed()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work, in a process that may have just begun."""
+        return self.executor.submit(_with_module, self.module, function, *arguments)
+
+
+def _with_module(module: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    import_module(module)
+    return naming_lines(function, *arguments)
+
+
+class QueuedJob:
+    """Work that begins when there is room for it."""
+
+    def __init__(self, queue: JobQueue, begin: Callable[[], Future]) -> None:
+        self.queue, self.begin = queue, begin
+        self.future: Future | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended, which makes room for another."""
+        if self.future is None or not self.future.done():
+            return False
+        self.queue.leave(self)
+        return True
+
+    def result(self) -> Any:
+        """What it returned, once it has ended."""
+        while (future := self.future) is None or not self.done():
+            time.sleep(POLL_SECONDS)
+            for each in list(self.queue.running):
+                each.done()
+        return future.result()
+
+
+class JobQueue:
+    """An executor that runs at most `most` jobs at a time.
+
+    It has no threads that wait for jobs: an interruption would have to wait for these, too.
+    """
+
+    def __init__(self, executor: Executor, most: int) -> None:
+        self.executor, self.most = executor, most
+        self.waiting: deque[QueuedJob] = deque()
+        self.running: list[QueuedJob] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> QueuedJob:
+        """Begin some work, or keep it until others have ended."""
+        job = QueuedJob(self, partial(self.executor.submit, function, *arguments))
+        self.waiting.append(job)
+        self._fill()
+        return job
+
+    def leave(self, job: QueuedJob) -> None:
+        """Make room for the next job, once, when one has ended."""
+        if job in self.running:
+            self.running.remove(job)
+            self._fill()
+
+    def _fill(self) -> None:
+        while self.waiting and len(self.running) < self.most:
+            job = self.waiting.popleft()
+            job.future = job.begin()
+            self.running.append(job)
+
+
+@contextmanager
+def _slurm(workers: int | None) -> Iterator[Executor]:
+    """Jobs of SLURM, where there is one, else of this machine; logs go to a folder in out/slurm."""
+    import submitit
+
+    # What jobs are given, and return, is trusted: a folder that was there may be another's.
+    (logs := Path("out") / "slurm").mkdir(parents=True, exist_ok=True)
+    executor = submitit.AutoExecutor(folder=tempfile.mkdtemp(dir=logs))
+    executor.update_parameters(
+        timeout_min=SLURM_MINUTES, name="bfpp", slurm_setup=[f"export {VARIABLE}=1"]
+    )
+    with safe_path():  # of jobs on this machine
+        yield JobQueue(Elsewhere(executor), workers or os.cpu_count() or 1)
+
+
+@contextmanager
+def _dask(workers: int | None) -> Iterator[Executor]:
+    """Workers of the scheduler at DASK_SCHEDULER_ADDRESS, or else some that only we can reach."""
+    from distributed import Client
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    ours = {
+        "n_workers": workers,
+        "threads_per_worker": 1,
+        "host": LOOPBACK,
+        "dashboard_address": f"{LOOPBACK}:0",
+    }
+    with (
+        safe_path(),
+        Client(address, **({} if address else ours)) as client,  # type: ignore[no-untyped-call]
+    ):
+        yield Elsewhere(client.get_executor(pure=False))
+
+
+EXECUTORS: dict[str, Callable[[int | None], AbstractContextManager[Executor]]] = {
+    LOCAL: _cores,
+    "slurm": _slurm,
+    "dask": _dask,
+}
+LOOPBACK = "127.0.0.1"
+PACKAGES = {"slurm": "submitit", "dask": "distributed"}
+SLURM_MINUTES = 60
+
+
+@contextmanager
+def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
+    """The executor of that name; `workers` processes, where they are ours to start.
+
+    Raises `InvalidConfiguration` if its package is not installed, or a process of it is killed.
+    """
+    package = PACKAGES.get(name)
+    if package and find_spec(package) is None:
+        raise InvalidConfiguration("executor", f"{name} needs the package {package}")
+    try:
+        with EXECUTORS[name](workers) as chosen:
+            yield chosen
+    except BrokenExecutor:
+        raise InvalidConfiguration(
+            "workers",
+            "a worker was killed from outside, probably because the system is out of memory; fewer "
+            "workers need less",
+        ) from None
+
+
+def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
+    """The futures, each when it is done. Only those of the standard library need no polling."""
+    waiting, pause = list(futures), FIRST_POLL_SECONDS
+    telling = [future for future in waiting if isinstance(future, standard.Future)]
+    if len(telling) == len(waiting):
+        yield from standard.as_completed(telling)
+        return
+    while waiting:
+        finished = [future for future in waiting if future.done()]
+        waiting = [future for future in waiting if future not in finished]
+        yield from finished
+        if finished:
+            pause = FIRST_POLL_SECONDS
+        elif waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)

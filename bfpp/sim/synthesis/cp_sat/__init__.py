@@ -1,0 +1,1 @@
+"""Exact order search by CP-SAT."""

@@ -1,0 +1,1 @@
+"""Order search together with choices of recomputation and memory."""

@@ -1,0 +1,1 @@
+"""The problem of an order search: objective, memory limits, placements."""

@@ -1,0 +1,1 @@
+"""Local search of orders: annealing, building blocks."""

@@ -1,0 +1,243 @@
+"""The search: list scheduling with varied keys first, then simulated annealing of the orders.
+
+The keys are varied with few micro-batches, however many there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.deadline import Deadline
+from bfpp.sim.synthesis.loops import dispatching, kernels
+from bfpp.sim.synthesis.problem.problem import TOLERANCE, OrderingProblem, Words
+
+SHARE_OF_KEYS = 0.5
+"""Of the time, for varying keys; the rest is for moving passes."""
+
+TURN = 0.3
+"""Seconds between looks at the clock, at most."""
+
+TURNS = 8
+"""How often it is looked at, at least."""
+
+THREADS = 2
+
+Pass = tuple[int, int]
+"""Its code, and its micro-batch."""
+
+Codes = npt.NDArray[np.int64]
+
+Progress = Callable[[float, float], None]
+"""Called with the share of the time that is over, and the shortest time found so far."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Words, and how long they take."""
+
+    seconds: float
+    words: Words
+
+    @classmethod
+    def of(cls, problem: OrderingProblem, words: Words) -> Found:
+        """Replays the words."""
+        return cls(replayed(problem, words), words)
+
+
+def replayed(problem: OrderingProblem, words: Words) -> float:
+    """How long these words take, infinite where they cannot run."""
+    return _replayed(problem, words)[0]
+
+
+def starts_of(problem: OrderingProblem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
+    """When each pass of these words starts, and the passes of each rank in order."""
+    start = _replayed(problem, words)[1]
+    rows = []
+    for word in words:
+        done = Counter[int]()
+        row = []
+        for code in word:
+            row.append((code, done[code]))
+            done[code] += 1
+        rows.append(row)
+    pairs = (zip(*each, strict=False) for each in zip(rows, start.tolist(), strict=True))
+    return dict(chain.from_iterable(pairs)), rows
+
+
+def _replayed(problem: OrderingProblem, words: Words) -> tuple[float, Seconds]:
+    """How long these words take, and by rank when each pass starts."""
+    table, lengths = table_of(problem, words)
+    run = run_of(problem, table)
+    end = kernels.replay(problem.arrays, table, lengths, run, 0, 0, run)
+    return float(end), run.start
+
+
+def search(
+    problem: OrderingProblem,
+    starts: Iterable[Words],
+    seconds: float,
+    enough: float = 0.0,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> list[Found]:
+    """The best words found in that time, starting from these and from nothing; best first.
+
+    It ends early at the lower bound, or once words take no longer than `enough`.
+    """
+    deadline = Deadline(seconds)
+    bound = max(lower_bound(problem).seconds, enough) * (1 + TOLERANCE)
+
+    def over() -> float:
+        return 1.0 if best() <= bound else deadline.passed
+
+    found = [Found.of(problem, words) for words in starts]
+    turn = min(TURN, seconds / TURNS)
+    seekers = [_Seeker(problem, seed + each, turn) for each in range(THREADS)]
+
+    def best() -> float:
+        return min((each.seconds for each in found), default=inf)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        while True:
+            found.extend(threads.map(lambda seeker: seeker.turn(), seekers))
+            found = _distinct(found)
+            if progress:
+                progress(over(), best())
+            if over() >= SHARE_OF_KEYS:
+                break
+        movers = [
+            _Mover(problem, start, seed + each, turn)
+            for each, start in enumerate((found * THREADS)[:THREADS])
+        ]
+        while movers and over() < 1:
+            heat = (over() - SHARE_OF_KEYS) / (1 - SHARE_OF_KEYS)
+            found.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
+            found = _distinct(found)
+            if progress:
+                progress(over(), best())
+    return found
+
+
+def _distinct(found: Sequence[Found]) -> list[Found]:
+    """The best few."""
+    kept: list[Found] = []
+    for each in sorted(found, key=lambda each: each.seconds):
+        if each.seconds < inf and all(each.words != other.words for other in kept):
+            kept.append(each)
+    return kept[:8]
+
+
+class _Seeker:
+    """Varies the keys of a dispatch; restarts when nothing improves."""
+
+    def __init__(self, problem: OrderingProblem, seed: int, seconds: float) -> None:
+        self.problem, self.random = problem, np.random.default_rng(seed)
+        self.seconds = seconds
+        self.scale = float(problem.seconds.mean())
+        self.tries, self.stale = 1, 0
+        self.begin()
+
+    def begin(self) -> None:
+        kinds, stages = self.problem.seconds.shape
+        weights = np.array([1.0, 2.0, 0.0])[:kinds] * self.random.uniform(0.2, 1.5, kinds)
+        keys = np.repeat(weights * self.scale, stages)
+        patience = np.full(self.problem.layout.pp, self.random.uniform(0.5, 2.0))
+        room = [self._later(stage) for stage in range(stages)]
+        self.rule = np.concatenate([keys, patience, room, np.zeros(dispatching.PACES)])
+        self.table, _ = table_of(self.problem.brief, None)
+        self.best = inf
+
+    def _later(self, stage: int) -> float:
+        """The room to leave for the rank's later stages: without it, earlier ones block them."""
+        here = self.problem.layout.rank_of_stage[stage]
+        later = np.flatnonzero(self.problem.held[here])
+        return float(self.problem.sizes[later[later > stage]].sum())
+
+    def turn(self) -> Found:
+        begun = time.monotonic()
+        found = float(
+            dispatching.choose(
+                self.problem.brief.arrays, self.rule, self.tries, self.scale,
+                int(self.random.integers(2**31)), self.table,
+            )
+        )  # fmt: skip
+        spent = time.monotonic() - begun
+        self.tries = int(np.clip(self.tries * self.seconds / max(spent, 1e-3), 1, 100_000))
+        dispatched = self._dispatched(found)
+        self.stale = 0 if found < self.best else self.stale + 1
+        self.best = found
+        if self.stale > 6:
+            self.stale = 0
+            self.begin()
+        return dispatched
+
+    def _dispatched(self, found: float) -> Found:
+        """The words of all micro-batches, which `found` seconds are for if the search had all."""
+        table = self.table
+        if self.problem.brief is not self.problem:
+            table, _ = table_of(self.problem, None)
+            found = float(dispatching.dispatch(self.problem.arrays, self.rule, table))
+        return Found(found, _words(self.problem, table) if found < inf else [])
+
+
+class _Mover:
+    """Moves passes of the critical path within their ranks' orders."""
+
+    def __init__(self, problem: OrderingProblem, start: Found, seed: int, seconds: float) -> None:
+        self.problem, self.random = problem, np.random.default_rng(seed)
+        self.seconds = seconds
+        self.table, self.lengths = table_of(problem, start.words)
+        self.run, self.other = run_of(problem, self.table), run_of(problem, self.table)
+        self.scale = float(problem.seconds.mean())
+        self.steps = 20
+
+    def turn(self, cooled: float) -> Found:
+        hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
+        begun = time.monotonic()
+        given = self.problem.arrays, self.table, self.lengths
+        now = kernels.replay(*given, self.run, 0, 0, self.run)
+        found = float(
+            kernels.anneal(
+                *given, now, self.run, self.other, self.steps, hot, hot / 20,
+                int(self.random.integers(2**31)),
+            )
+        )  # fmt: skip
+        spent = time.monotonic() - begun
+        self.steps = int(np.clip(self.steps * self.seconds / max(spent, 1e-3), 10, 1_000_000))
+        return Found(found, _words(self.problem, self.table))
+
+
+def run_of(problem: OrderingProblem, table: Codes) -> kernels.Run:
+    """A run of words, to be filled."""
+    codes = problem.seconds.size, problem.microbatches
+    return kernels.Run(
+        np.zeros(table.shape),
+        np.zeros(table.shape, dtype=np.int64),
+        np.zeros_like(table),
+        np.zeros(codes, dtype=np.int64),
+        np.zeros(codes),
+    )
+
+
+def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Codes]:
+    """Words as an array, each from the left, and their lengths."""
+    lengths = problem.passes.astype(np.int64)
+    table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int64)
+    for rank, word in enumerate(words or []):
+        table[rank, : len(word)] = word
+    return table, lengths
+
+
+def _words(problem: OrderingProblem, table: Codes) -> Words:
+    return [table[rank, :length].tolist() for rank, length in enumerate(problem.passes.tolist())]

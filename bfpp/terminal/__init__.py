@@ -1,0 +1,1 @@
+"""Terminal: parser, number types, error lines, output files."""

@@ -1,0 +1,121 @@
+"""An argument parser whose errors are one line, and the truth: what is misspelt is named first."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from bfpp.schedules.errors import did_you_mean
+from bfpp.terminal.error_lines import one_line
+
+BAD_INPUT = 2
+"""The exit code where something that was given cannot be used."""
+
+_CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL)
+_OPTION = re.compile(r"--?[^\W\d]")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Fits help to the terminal line by line, so that a list in it stays one."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        if "\n" not in text:
+            return super()._split_lines(text, width)
+        rows = (textwrap.wrap(row, width, subsequent_indent="  ") for row in text.splitlines())
+        return [line for row in rows for line in row]
+
+
+class ParserExit(SystemExit):
+    """The end of a command line that is answered or refused; a user's own file exits otherwise."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that takes no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, **settings)
+        self._extensions: list[Callable[[Parser, Iterable[str], Sequence[str]], None]] = []
+
+    def extended_by(self, add: Callable[[Parser, Iterable[str], Sequence[str]], None]) -> None:
+        """Let words that are neither options nor their values add options, before any is parsed.
+
+        They come one by one, since what follows an option that an earlier one added is its value;
+        then all words.
+        """
+        self._extensions.append(add)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all options."""
+        return list(self._option_string_actions)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Print the message on standard error, and exit."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise ParserExit(status)
+
+    def error(self, message: str) -> NoReturn:
+        """Name the option and the reason on standard error, and exit with 2."""
+        if found := _CHOICES.search(message):
+            message += did_you_mean(found[1], re.findall(r"[^\s',]+", found[2]))
+        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)}\n")
+
+    def parse(
+        self, words: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """The options of a whole command line; exits with 2 where there are others.
+
+        Options that are not known come first: what argparse misses may be what they mean.
+        """
+        self.refuse_unknown(words)
+        options, surplus = self.parse_known_args(words, namespace)
+        if surplus:
+            self.error(f"unrecognized arguments: {shlex.join(surplus)}")
+        return options
+
+    def refuse_unknown(self, words: Sequence[str]) -> None:
+        """Exit with 2 at the first word that looks like an option, and is none, or has no value."""
+        for add in self._extensions:
+            add(self, self._arguments(words), words)
+        known = self.names
+        for at, word in enumerate(words):
+            if word == "--":
+                return
+            name, _, value = word.partition("=")
+            if _is_option(word) and name not in known:
+                rest = shlex.join(_with_its_values(words[at:]))
+                self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known, '--')}")
+            if value == "--":  # which argparse takes away, leaving nothing
+                self.error(f"argument {name}: expected a value, not '--'")
+
+    def _arguments(self, words: Sequence[str]) -> Iterator[str]:
+        """The words that are neither options nor the values of known ones."""
+        for before, word in pairwise(["", *words]):
+            if not _is_option(word) and not self._takes_value(before):
+                yield word
+
+    def _takes_value(self, word: str) -> bool:
+        """True if the word is a known option whose value is the next word."""
+        action = self._option_string_actions.get(word)
+        return action is not None and action.nargs != 0
+
+
+def _with_its_values(words: Sequence[str]) -> Iterator[str]:
+    """The first of the words, and those up to the next option."""
+    yield words[0]
+    for word in words[1:]:
+        if _is_option(word):
+            return
+        yield word
+
+
+def _is_option(word: str) -> bool:
+    """True if argparse takes the word for an option; with a space in it, it is a value."""
+    return bool(_OPTION.match(word)) and " " not in word

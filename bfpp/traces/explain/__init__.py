@@ -1,0 +1,1 @@
+"""Explain a timeline: causes of idle time, difference of two timelines."""

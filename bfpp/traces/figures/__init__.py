@@ -1,0 +1,1 @@
+"""Figures of a timeline: terminal, SVG, plotly."""

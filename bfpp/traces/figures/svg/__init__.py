@@ -1,0 +1,1 @@
+"""SVG figures: schedules, placements, charts."""

@@ -1,0 +1,1 @@
+"""Timeline files: JSON, Perfetto, Kineto, Chakra."""

@@ -1,0 +1,1 @@
+"""Interactive page of timelines, in one HTML file."""

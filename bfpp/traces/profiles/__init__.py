@@ -1,0 +1,1 @@
+"""Import profiles of PyTorch and Nsight Systems as timelines."""

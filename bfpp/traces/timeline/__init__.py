@@ -1,0 +1,1 @@
+"""The timeline of a step, its metrics and memory curves."""

@@ -1,0 +1,124 @@
+"""Timeline: the times of each task, in one form for predictions and measurements.
+
+Rules:
+
+- Times are seconds on one clock for all ranks, whatever it counts from.
+- A simulated task starts when the last of its predecessors ends. A measured one
+  starts later, by the launch latency, and may seem to start earlier, by the error
+  of a clock: nothing here relies on either.
+- No task ends before it starts: where a clock says so, it took no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bfpp.schedules import Task, TaskGraph
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.traces.timeline.memory_record import MemoryRecord
+from bfpp.traces.timeline.rank_times import RankTimes, rank_times
+from bfpp.traces.timeline.renderers import FIGURE, NOTEBOOK, RENDERERS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+MEASURED = "measured"
+"""The source of a timeline that no engine made."""
+
+About = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Timeline:
+    """A graph and the times, in seconds, at which its tasks started and ended.
+
+    `source` is the name of the engine that made it, or `measured`. `about` has
+    notes of its maker, such as the machine or the options.
+
+    Measurements have two more columns: when the host handed a task over to its
+    lane (`posted`), and when it first could have begun at one of its ends
+    (`ready`), where it then waited for its peers.
+
+    `memory` has the memory of each rank, where that is known.
+
+    >>> import bfpp
+    >>> timeline = bfpp.simulate(bfpp.build_graph("gpipe", bfpp.Layout(2, 2)), bfpp.AbstractCosts())
+    >>> timeline.step_time, timeline.start[:4], timeline.source
+    (9.0, array([0., 1., 1., 1.]), 'compiled')
+    """
+
+    graph: TaskGraph
+    start: Seconds
+    end: Seconds
+    source: str
+    posted: Seconds | None = None
+    ready: Seconds | None = None
+    about: About = field(default_factory=dict)
+    memory: Sequence[MemoryRecord] = ()
+
+    def __post_init__(self) -> None:
+        if self.is_measured and (self.end < self.start).any():
+            object.__setattr__(self, "end", np.maximum(self.start, self.end))
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.graph!r}: {self.step_time:.6g} s, {self.source}>"
+
+    def _repr_html_(self) -> str:
+        """The figure for print, for a notebook."""
+        drawn: str = RENDERERS[NOTEBOOK](self)
+        return drawn
+
+    def figure(self) -> Figure:
+        """A plotly figure of what each rank computes and communicates, for a notebook."""
+        return RENDERERS[FIGURE](self)
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the tasks really ran."""
+        return self.source == MEASURED
+
+    @cached_property
+    def first_start(self) -> float:
+        """The start of the first task: the step's begin."""
+        return float(self.start.min())
+
+    @cached_property
+    def step_time(self) -> float:
+        """Seconds from the first start to the last end."""
+        return float(self.end.max()) - self.first_start
+
+    @cached_property
+    def pass_seconds(self) -> float:
+        """Seconds of forward and backward passes, of all ranks together; in pieces, count whole."""
+        return float(np.where(self.graph.is_pass, self.duration, 0.0).sum())
+
+    @cached_property
+    def rank_times(self) -> RankTimes:
+        """Compute and exposed communication of each rank."""
+        return rank_times(self.graph, self.start, self.end)
+
+    @property
+    def duration(self) -> Seconds:
+        """Seconds that each task ran."""
+        return self.end - self.start
+
+    def lane_tasks(self, lane: int) -> Integers:
+        """The tasks of a lane, in order."""
+        return self.graph.lane_tasks.of(lane)
+
+    def compute_tasks(self, rank: int) -> Integers:
+        """A rank's forward and backward passes, in order."""
+        return self.graph.compute_tasks.of(rank)
+
+    def by_start(self, tasks: Integers) -> Integers:
+        """The tasks sorted by start; those that started together in the given order."""
+        return tasks[np.argsort(self.start[tasks], kind="stable")]
+
+    def describe(self, number: int) -> tuple[Task, float, float]:
+        """A task with its start and end."""
+        return self.graph.task(number), float(self.start[number]), float(self.end[number])

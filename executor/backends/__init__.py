@@ -1,1 +1,0 @@
-"""How workers reach one another: in one process, or over torch.distributed."""

@@ -1,1 +1,0 @@
-"""What happened: timelines, their metrics, figures and file formats."""
