@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from types import SimpleNamespace
@@ -20,6 +21,9 @@ import pytest
 from hypothesis import settings
 
 from bfpp.command_line import main
+from bfpp.terminal.outputs import prepared
+from bfpp.terminal.printing import SCHEMA
+from tests.helpers.described import require_described
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
@@ -40,6 +44,29 @@ def _one_package():
     """The root of the repository is on the path: its folders are imported as bfpp's alone."""
     yield
     assert {"executor", "schedules", "sim", "traces"} & sys.modules.keys() == set()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _answers_are_described():
+    """All JSON that commands print in this process is as their schemas say."""
+    command = ""
+
+    @contextmanager
+    def known(options) -> Iterator[None]:
+        nonlocal command
+        command = options.command
+        with prepared(options):
+            yield
+
+    def dumps(record, **settings):
+        text = json.dumps(record, **settings)
+        require_described(command, json.loads(text))
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bfpp.command_line.prepared", known)
+        patch.setattr("bfpp.terminal.printing.json", SimpleNamespace(dumps=dumps))
+        yield
 
 
 @pytest.fixture
@@ -63,11 +90,22 @@ def printed():
     """Runs a command that ends well, for fixtures of many tests: its standard output."""
 
     def run(*words):
-        with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()):
-            assert main([*map(str, words)]) == 0
+        with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+            code = main([*map(str, words)])
+        assert code == 0, errors.getvalue()
         return output.getvalue()
 
     return run
+
+
+@pytest.fixture(scope="module")
+def pipelining():
+    """PyTorch's schedules, for tests that compare with them."""
+    return pytest.importorskip(
+        "torch.distributed.pipelining.schedules",
+        reason="compares with torch.distributed.pipelining",
+        exc_type=ImportError,
+    )
 
 
 @pytest.fixture
@@ -85,7 +123,7 @@ def one_thread():
 def cpu_clock():
     """Searches for orders count CPU time: on a busy machine they try as much as on an idle one."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("deadline", "search"):
+        for module in ("deadline", "search.annealing"):
             clock = SimpleNamespace(monotonic=time.process_time)
             patch.setattr(import_module(f"bfpp.sim.synthesis.{module}"), "time", clock)
         yield
@@ -94,7 +132,7 @@ def cpu_clock():
 @pytest.fixture
 def one_process():
     """Successful runs that would start one process run in this one."""
-    from tests.run_program import started_here
+    from tests.helpers.run_program import started_here
 
     with started_here():
         yield
@@ -102,14 +140,14 @@ def one_process():
 
 @pytest.fixture
 def answer(bfpp):
-    """Runs a command with --json, and reads the one object that it prints."""
+    """Runs a command with --json: the one object that it prints, less the version of all."""
 
     def run(*words):
         words = words[0].split() if len(words) == 1 else words
         code, out, err = bfpp(*words, "--json")
         assert (code, err, out.count("\n")) == (0, "", 1)
         record = json.loads(out)
-        assert isinstance(record, dict)
+        assert record.pop("schema") == SCHEMA
         return record
 
     return run

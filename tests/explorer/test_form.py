@@ -1,0 +1,126 @@
+"""The explorer's form: each field, what it can be, what it begins with, and what it then means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bfpp.explorer.answers import answer
+from bfpp.explorer.choices import chosen, defaults, groups
+from bfpp.schedules import InvalidConfiguration, registered_schedules
+from bfpp.sim.presets.files import preset_names
+
+ABSTRACT = "Abstract costs, in seconds"
+# fmt: off
+FORM = {  # title of a group: is it open; by field its kind, its opening value, and its slider
+    "Schedule": (True, {
+        "schedule": ("text", "breadth-first"), "beside": ("text", "1f1b"),
+        "pp": ("count", "4", 1, 32, 1), "loops": ("count", "4", 1, 8, 1),
+        "microbatches": ("count", "8", 1, 64, 1),
+    }),
+    "Communication": (False, {
+        "sharding": ("text", "none"), "pp_overlap": ("flag", "true"),
+        "dp_overlap": ("flag", "true"), "gather_per": ("text", "run"),
+        "reduce_per": ("text", "run"), "p2p": ("text", "channels"),
+    }),
+    ABSTRACT: (True, {
+        "forward": ("seconds", "1", 0, 4, 0.05), "backward": ("seconds", "2", 0, 4, 0.05),
+        "transfer": ("seconds", "0.1", 0, 4, 0.05), "gather": ("seconds", "0", 0, 4, 0.05),
+        "reduce": ("seconds", "0", 0, 4, 0.05), "optimizer": ("seconds", "0", 0, 4, 0.05),
+    }),
+    "Model and cluster": (False, {
+        "model": ("text", ""), "cluster": ("text", ""), "tp": ("count", "1", 1, 16, 1),
+        "dp": ("count", "1", 1, 64, 1), "microbatch_size": ("count", "1", 1, 16, 1),
+        "implementation": ("text", ""), "precision": ("text", ""), "recompute": ("text", ""),
+        "attention": ("text", ""),
+    }),
+    "Your own orders": (False, {"orders": ("orders", "")}),
+}
+LISTED = {
+    "schedule": [*registered_schedules()], "beside": ["", *registered_schedules()],
+    "model": ["", *preset_names("model")], "cluster": ["", *preset_names("cluster")],
+    "gather_per": ["run", "step"], "reduce_per": ["run", "step"],
+    "attention": ["", "fused", "unfused"],
+}
+FIRST = {  # where more may come to be known
+    "sharding": ["none", "partial", "full"], "p2p": ["channels", "fifo", "deferred"],
+    "implementation": ["", "paper", "megatron"],
+}
+# fmt: on
+
+
+def test_the_form() -> None:
+    found: dict[str, Any] = {}
+    for group in groups():
+        fields = {
+            field["name"]: (
+                field["kind"],
+                defaults()[field["name"]],
+                *(field[name] for name in ("least", "most", "step") if name in field),
+            )
+            for field in group["fields"]
+        }
+        found[group["title"]] = group["open"], fields
+    assert found == FORM
+    assert [*defaults()] == [name for _, fields in FORM.values() for name in fields]
+
+
+def test_what_can_be_chosen() -> None:
+    fields = {field["name"]: field for group in groups() for field in group["fields"]}
+    listed = {name: field["choices"] for name, field in fields.items() if "choices" in field}
+    assert {name: listed[name] for name in LISTED} == LISTED
+    assert {name: listed[name][:3] for name in FIRST} == FIRST
+    assert listed.keys() == LISTED.keys() | FIRST.keys()
+    costs = {name: field.get("costs") for name, field in fields.items()}
+    for title, (_, names) in FORM.items():
+        kind = {ABSTRACT: "abstract", "Model and cluster": "model"}.get(title)
+        assert {costs[name] for name in names if name != "model"} == {kind}
+    assert costs["model"] is None
+    for name, field in fields.items():
+        assert field["help"], name
+        assert field["title"], name
+
+
+# fmt: off
+COMMANDS = [  # choices, and the command that means the same, less what it begins with
+    ({}, "breadth-first 1f1b --pp 4 --loops 4 --microbatches 8 --transfer 0.1"),
+    ({"beside": "", "transfer": "0", "forward": "1.5"},
+     "breadth-first --pp 4 --loops 4 --microbatches 8 --forward 1.5"),
+    ({"schedule": "gpipe", "loops": "", "pp_overlap": "false", "gather_per": "step"},
+     "gpipe 1f1b --pp 4 --microbatches 8 --no-pp-overlap --gather-per step --transfer 0.1"),
+    ({"pp": " 2 ", "sharding": "full", "tp": "2", "dp": "4", "precision": "bf16"},
+     "breadth-first 1f1b --pp 2 --loops 4 --microbatches 8 --sharding full --transfer 0.1"),
+    ({"model": "bert-6.6b", "cluster": "dgx1-v100", "tp": "2", "dp": "1", "beside": "",
+      "schedule": "1f1b", "loops": "1"},
+     "1f1b --pp 4 --loops 1 --microbatches 8 --model bert-6.6b --cluster dgx1-v100 --tp 2"),
+]
+WRONG = [
+    ({"schedule": ""}, "schedule"), ({"schedule": "none-such"}, "schedule"),
+    ({"beside": "none-such"}, "beside"), ({"model": "none-such"}, "model"),
+    ({"cluster": "my.toml"}, "cluster"), ({"profile": "my.toml"}, "profile"), ({"pp": "0"}, "pp"),
+    ({"pp": 2}, "pp"), ({"forward": "-1"}, "forward"), ({"pp_overlap": "maybe"}, "pp_overlap"),
+    ({"loops": "eat"}, "loops"), ({"model": "bert-6.6b"}, "cluster"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("choices", "command"), COMMANDS)
+def test_choices_mean_a_command(choices: dict[str, str], command: str) -> None:
+    found = chosen(choices)
+    assert found.command == f"bfpp compare {command}"
+    said = command.split(" --", maxsplit=1)[0].split()
+    assert [each.rule.name for each in found.experiments] == said
+
+
+@pytest.mark.parametrize(("choices", "field"), WRONG)
+def test_a_wrong_choice_is_named(choices: dict[str, Any], field: str) -> None:
+    assert answer(choices)["wrong"]["field"] == field
+
+
+def test_orders_decide_what_is_left_open() -> None:
+    orders = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    [experiment] = chosen({"orders": orders, "beside": ""}).experiments
+    assert (experiment.pp, experiment.microbatches) == (2, 2)
+    with pytest.raises(InvalidConfiguration):
+        _ = [each.graph() for each in chosen({"orders": orders, "pp": "3"}).experiments]

@@ -1,0 +1,8 @@
+"""What tests share: places, recorded outputs, random inputs, small models and networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"

@@ -1,0 +1,308 @@
+"""Every reader of what others wrote: whole inputs, most of them by our own writers, and the call.
+
+What a reader is called with is bytes: those of a file, which it finds in the current folder, or
+of a word on the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import bfpp
+from bfpp.commands.check import FORMATS
+from bfpp.commands.schedule import memory_limits
+from bfpp.explorer.choices import chosen
+from bfpp.options.experiment_file import experiment_text, read_experiment
+from bfpp.options.profiles import as_toml
+from bfpp.options.search import parse_fixed
+from bfpp.reports.search.results import Journal
+from bfpp.schedules import Communication, InvalidInput, Layout, build_graph, find_schedule
+from bfpp.schedules.formats.graph_json import read_graph, write_graph
+from bfpp.schedules.formats.orders_file import orders_of_text
+from bfpp.schedules.formats.torch_actions import write_actions
+from bfpp.schedules.formats.torch_csv import write_orders
+from bfpp.schedules.layout.cut import cut_of, stages_of
+from bfpp.schedules.settings.recomputation import parse_recomputation
+from bfpp.sim.cluster.cluster import load_cluster
+from bfpp.sim.cluster.constants import load_constants
+from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.costs.parameters import changed, parse_change
+from bfpp.sim.measurements.measured_tables import read_measurements
+from bfpp.sim.measurements.simumax import read_system
+from bfpp.sim.models.model import load_model
+from bfpp.sim.presets.files import PRESETS
+from bfpp.sim.search.evaluation import evaluate
+from bfpp.sim.search.search import Problem, configurations
+from bfpp.terminal import number_types
+from bfpp.terminal.error_lines import refusing
+from bfpp.traces.formats.chakra import chakra_files, read_chakra
+from bfpp.traces.formats.perfetto import write_perfetto
+from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
+from bfpp.traces.formats.text_files import parsed_trace
+from bfpp.traces.formats.timeline_json import load_timeline, write_timeline
+from bfpp.traces.profiles.import_profile import import_profiles
+from bfpp.traces.profiles.kineto import read_kineto
+from bfpp.traces.profiles.nsight import read_nsight
+from tests.commands.test_misread import CONSTANTS
+from tests.helpers.damage import changed_json, damaged
+from tests.helpers.damaged_forms import (
+    changed_lines,
+    changed_messages,
+    changed_tables,
+    changed_toml,
+    either,
+)
+from tests.helpers.fuzzing import Reader
+from tests.helpers.nsight_files import write_nsight
+from tests.helpers.simumax_files import system
+from tests.sim.costs.test_physical import MEASUREMENTS
+from tests.sim.costs.test_profile import PROFILE
+from tests.sim.models.test_hugging_face import GPT2, LLAMA
+from tests.sim.models.test_hugging_face_experts import DEEPSEEK
+from tests.traces.formats.test_timeline_file import with_memory
+from tests.traces.profiles.test_import import named, on_a_gpu, simulated
+from tests.traces.profiles.test_import_nsight import by_pytorch, seen
+
+TEXT = damaged
+JSON = either(damaged, changed_json)
+TOML = either(damaged, changed_toml)
+JSON_LINES = either(damaged, changed_lines)
+TABLES = either(damaged, changed_tables)
+MESSAGES = either(damaged, changed_messages)
+
+ORDERS = "# transfer = 0.5\n# p2p = fifo\n0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+SMALL = Layout(2, 2)
+STEP = {"pp": 2, "microbatches": 2}
+
+
+def of_file(name: str, read: Callable[[str], object]) -> Callable[[bytes], object]:
+    """Reads bytes as a file of that name."""
+
+    def written(contents: bytes) -> object:
+        Path(name).write_bytes(contents)
+        return read(name)
+
+    return written
+
+
+def of_word(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    """Reads bytes as the command line has them."""
+    return lambda contents: read(os.fsdecode(contents))
+
+
+def texts(*whole: str) -> Callable[[], list[bytes]]:
+    return lambda: [each.encode() for each in whole]
+
+
+# Timelines, graphs and orders
+
+
+def _timelines() -> list[bytes]:
+    plain = write_timeline(simulated("1f1b", SMALL)).encode()
+    return [plain, write_timeline(with_memory()).encode(), gzip.compress(plain)]
+
+
+def _graphs() -> list[bytes]:
+    sharded = Communication(sharding="full", clipping=True)
+    layouts = {"zb-h1": SMALL, "breadth-first": Layout(2, 2, 2)}
+    return [
+        write_graph(build_graph(name, layout, sharded)).encode() for name, layout in layouts.items()
+    ]
+
+
+def _orders() -> list[bytes]:
+    graph = build_graph("1f1b", SMALL, Communication(sharding="full"))
+    halves = write_orders(find_schedule("zb-h1").orders(SMALL))
+    fused = "0F0,(0F1;0B0)OVERLAP_F_B,0B1 \n"
+    return [each.encode() for each in (ORDERS, write_actions(graph), halves, fused)]
+
+
+def _check(contents: bytes) -> object:
+    return FORMATS["torch"]("orders.csv", contents, {})
+
+
+# Settings
+
+
+def _experiments() -> list[bytes]:
+    priced = bfpp.Experiment("zb-v", **STEP, forward=1.5, transfer=0.25, sharding="full")
+    modelled = bfpp.Experiment(
+        "breadth-first", **STEP, loops=2, model="bert-6.6b", cluster="dgx1-v100", tp=4,
+        recompute="full", dp=2, sharding="full",
+    )  # fmt: skip
+    return [experiment_text(each).encode() for each in (priced, modelled)]
+
+
+def _presets(kind: str, *names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(PRESETS / kind / f"{name}.toml").read_bytes() for name in names]
+
+
+def _measurements() -> list[bytes]:
+    first, *rows = MEASUREMENTS.read_text().splitlines(keepends=True)
+    return ["".join([first, *rows[:3]]).encode()]
+
+
+def _system(name: str) -> object:
+    found = read_system(Path(name))
+    return found.cluster(load_cluster("dgx-a100")), list(found.rows())
+
+
+# Traces
+
+
+def _kineto() -> list[bytes]:
+    alone = named(simulated("1f1b", Layout(1, 2)), 0)
+    megatron = on_a_gpu(0, "FFBB")
+    return [json.dumps(each).encode() for each in (alone, alone["traceEvents"], megatron)]
+
+
+def _import_trace(contents: bytes) -> object:
+    trace = parsed_trace(contents)
+    return read_perfetto(trace) if is_ours(trace) else import_profiles([read_kineto(trace)])
+
+
+def _perfetto() -> list[bytes]:
+    timeline = simulated("1f1b", SMALL)
+    for name in ("step.json", "step.json.gz"):
+        write_perfetto(timeline, name)
+    return [Path(name).read_bytes() for name in ("step.json", "step.json.gz")]
+
+
+def _nsight() -> list[bytes]:
+    timeline = simulated("1f1b", SMALL)
+    processes = [seen(timeline, rank, by_pytorch) for rank in range(2)]
+    return [write_nsight(Path("whole.sqlite"), processes).read_bytes()]
+
+
+def _chakra() -> list[bytes]:
+    """The files of a step of one rank, which alone can be read."""
+    return [contents for _, contents in chakra_files(simulated("1f1b", Layout(1, 2)))]
+
+
+# Searches, words and requests
+
+
+def _problem() -> Problem:
+    model = replace(load_model("bert-6.6b"), layers=4, name="small")
+    return Problem(model, load_cluster("dgx1-v100"), 2, (2,), ("gpipe", "1f1b"))
+
+
+PROBLEM = _problem()
+
+
+def _journals() -> list[bytes]:
+    Path("whole").unlink(missing_ok=True)
+    Journal(Path("whole"), PROBLEM).add(evaluate(PROBLEM, configurations(PROBLEM)[:4]))
+    return [Path("whole").read_bytes()]
+
+
+def _cut(text: str) -> object:
+    return cut_of(text, 28, stages_of(text) or 4)
+
+
+def _fixed(text: str) -> object:
+    return parse_fixed([text], ["gpipe"])
+
+
+def _set(text: str) -> object:
+    return changed(AbstractCosts(), parse_change(text))
+
+
+LAYOUT = "Et*5|(t*8|)*2t*7L"
+MODULES = json.dumps(
+    [["tok_embeddings", *(f"layers.{each}" for each in range(28))], ["norm", "lm_head"]]
+)
+
+TYPES = (
+    "whole_number", "integer", "number", "seconds", "positive", "not_negative", "share", "seed",
+    "gigabytes", "length",
+)  # fmt: skip
+
+
+def _number(text: str) -> object:
+    kind, _, said = text.partition(" ")
+    with refusing("number", argparse.ArgumentTypeError):
+        return getattr(number_types, kind if kind in TYPES else TYPES[0])(said)
+
+
+def _request(contents: bytes) -> object:
+    """The experiments that the explorer is asked for; they are small, or refused before."""
+    try:
+        choices = json.loads(contents)
+    except (ValueError, RecursionError):
+        choices = None
+    if not isinstance(choices, dict):
+        raise InvalidInput("400 Bad Request")
+    return [each.configuration.layout.tasks for each in chosen(choices).experiments]
+
+
+REQUESTS = (
+    '{"schedule": "1f1b", "beside": "gpipe", "pp": "4", "microbatches": "8", "forward": "1.5"}',
+    '{"model": "bert-6.6b", "cluster": "dgx1-v100", "tp": "4", "pp": "4", "precision": "fp16"}',
+    json.dumps({"orders": ORDERS, "beside": "", "transfer": "0.25"}),
+)
+
+READERS = {
+    "timelines": Reader(_timelines, of_file("step.json", load_timeline), JSON),
+    "task graphs": Reader(_graphs, read_graph, JSON),
+    "orders": Reader(_orders, lambda contents: orders_of_text("orders.csv", contents), TEXT),
+    "orders, checked": Reader(_orders, _check, TEXT),
+    "experiment files": Reader(_experiments, of_file("step.toml", read_experiment), TOML),
+    "model files": Reader(
+        _presets("models", "bert-6.6b", "llama3-8b"), of_file("model.toml", load_model), TOML
+    ),
+    "cluster files": Reader(
+        _presets("clusters", "dgx1-v100", "dgx-h100"), of_file("cluster.toml", load_cluster), TOML
+    ),
+    "files of constants": Reader(
+        texts(CONSTANTS), of_file("constants.toml", load_constants), TOML
+    ),
+    "profiles": Reader(texts(as_toml(PROFILE)), of_file("bench.toml", load_profile), TOML),
+    "config.json": Reader(
+        texts(*map(json.dumps, (LLAMA, GPT2, DEEPSEEK))), of_file("config.json", load_model), JSON
+    ),
+    "measured tables": Reader(
+        _measurements, of_file("table.csv", lambda name: read_measurements(Path(name))), TEXT
+    ),
+    "SimuMax systems": Reader(
+        texts(json.dumps(system()), json.dumps(system(pcie=True))),
+        of_file("system.json", _system),
+        JSON,
+    ),
+    "traces of torch.profiler": Reader(_kineto, _import_trace, JSON),
+    "traces of --perfetto": Reader(_perfetto, _import_trace, JSON),
+    "Nsight Systems": Reader(
+        _nsight,
+        of_file("step.sqlite", lambda name: import_profiles(read_nsight(Path(name)))),
+        TABLES,
+    ),
+    "Chakra": Reader(_chakra, lambda contents: read_chakra([contents]), MESSAGES),
+    "journals of searches": Reader(
+        _journals, of_file("journal", lambda name: Journal(Path(name), PROBLEM)), JSON_LINES
+    ),
+    "--cut": Reader(texts("7,8,8,5", "even", LAYOUT, MODULES), of_word(_cut), TEXT),
+    "--recompute": Reader(
+        texts("selective", "3", "1,0,2", "mlp,core_attn"), of_word(parse_recomputation), TEXT
+    ),
+    "--set": Reader(texts("forward=x2", "backward=0.5", "transfer=x1.5"), of_word(_set), TEXT),
+    "--fix": Reader(
+        texts("tp=1,2,4", "recompute=mlp,core_attn", "layers=8", "sharding=full", "cut=even"),
+        of_word(_fixed),
+        TEXT,
+    ),
+    "--memory-limit": Reader(texts("4", "4,3,2", "40GB", "40 GiB"), of_word(memory_limits), TEXT),
+    "numbers in options": Reader(
+        texts(*(f"{kind} 12" for kind in TYPES[:-1]), "length 84mm", "share 5%"),
+        of_word(_number),
+        TEXT,
+    ),
+    "requests to the explorer": Reader(texts(*REQUESTS), _request, JSON),
+}  # fmt: skip
+"""By what is read; of the executor's, see `tests.helpers.foreign_checkpoints`."""

@@ -1,0 +1,69 @@
+"""`bfpp run` with a small model, in this process: a child for each rank; or one, if it is local."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+
+import pytest
+from torch.distributed import HashStore
+
+from benchmarks.helpers.programs import Ended, command
+from bfpp.command_line import main
+from bfpp.executor.processes import Limits, Message, ProcessContext, launch
+from bfpp.executor.processes.launcher.process import Arguments, Entry, Outcome
+from bfpp.executor.processes.watch.watch import Watch
+
+
+def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:
+    """What a test runs, and what it printed."""
+    code = _code_of(*options)
+    return Ended(code, *capsys.readouterr())
+
+
+def run_for_many(*options: object) -> Ended:
+    """What a fixture runs for all tests of a module, where there is no `capsys`."""
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+        code = _code_of(*options)
+    return Ended(code, output.getvalue(), errors.getvalue())
+
+
+def _code_of(*options: object) -> int:
+    try:
+        return main(command(*options))
+    except SystemExit as left:
+        return int(str(left.code))
+
+
+@contextmanager
+def started_here() -> Iterator[None]:
+    """Runs of one process run in this one, without another import of torch.
+
+    For runs that succeed: nobody watches this process to report how it failed.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bfpp.executor.processes.launcher.launch", _launch_here)
+        yield
+
+
+def _launch_here(
+    entry: Entry[Arguments, Outcome],
+    arguments: Arguments,
+    processes: int,
+    limits: Limits,
+    on_message: Callable[[Message], None],
+    interface: str | None,
+) -> Outcome | None:
+    if processes > 1:
+        return launch(entry, arguments, processes, limits, on_message, interface)
+
+    def send(message: Message) -> None:
+        on_message(json.loads(json.dumps(message)))
+
+    context = ProcessContext(0, 1, 0, HashStore(), Watch(), limits, send)
+    given: Arguments = pickle.loads(pickle.dumps(arguments))
+    outcome: Outcome = pickle.loads(pickle.dumps(entry(context, given)))
+    return outcome

@@ -1,0 +1,207 @@
+"""What a user imports, and what others can register."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from dataclasses import replace
+from importlib import import_module, metadata
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import bfpp
+from bfpp.schedules.families import gpipe, registry
+from bfpp.schedules.formats.python_file import named_in
+from tests.helpers import ROOT
+
+
+def test_every_public_name_is_there_and_has_an_example():
+    assert sorted(bfpp.__all__) == bfpp.__all__
+    for name in bfpp.__all__:
+        assert ">>> " in getattr(bfpp, name).__doc__, name
+
+
+@pytest.mark.parametrize(
+    "module", sorted({"bfpp", *(getattr(bfpp, name).__module__ for name in bfpp.__all__)})
+)
+def test_the_examples_are_true(module):
+    assert not doctest.testmod(import_module(module)).failed
+
+
+def test_notebooks_show_what_is_predicted():
+    prediction = bfpp.predict(bfpp.Experiment("1f1b", pp=2, microbatches=2))
+    explained = bfpp.explain(prediction.experiment)
+    slower = bfpp.simulate(prediction.timeline.graph, bfpp.AbstractCosts(2))
+    compared = bfpp.difference(slower, prediction.timeline)
+    of_graph = (prediction, prediction.timeline, prediction.timeline.graph)
+    for shown in (*of_graph, explained, compared):
+        page = shown._repr_html_()
+        assert page.count("<") == page.count(">") > 4
+        assert len(repr(shown)) < 200
+    assert "step time" in prediction._repr_html_()
+    assert "<svg" in prediction.timeline._repr_html_()
+    assert "bubble" in explained._repr_html_()
+    assert "+33.3%" in compared._repr_html_()
+
+
+def test_a_sweep_has_a_record_for_each_combination():
+    base = bfpp.Experiment("1f1b", microbatches=6)
+    records = bfpp.sweep(base, pp=[2, 3], schedule=["gpipe", "depth-first"], sequence=[3])
+    assert [(each["pp"], each["schedule"]) for each in records] == [
+        (2, "gpipe"), (2, "depth-first"), (3, "gpipe"), (3, "depth-first"),
+    ]  # fmt: skip
+    assert [("refused" in each) for each in records] == [True, False, True, False]
+    alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
+    assert records[3]["step_time"] == alone["step_time"]
+    plain = json.loads(json.dumps(records))  # as pandas.DataFrame takes them
+    assert plain == records
+
+
+def test_a_search_finds_what_the_command_finds():
+    small = replace(bfpp.load_model("bert-6.6b"), layers=4, name="small")
+    records = bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"])
+    assert records == bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"], workers=2)
+    speeds = [each["tflops_per_gpu"] for each in records]
+    assert speeds == sorted(speeds, reverse=True)
+    values = {name: records[0][name] for name in ("pp", "tp", "dp", "microbatches", "sharding")}
+    assert records == bfpp.search(
+        small, "dgx1-v100", 4, [4], schedules=[bfpp.find_schedule("gpipe")]
+    )
+    best = bfpp.Experiment(
+        "gpipe", model=small, cluster="dgx1-v100", microbatch_size=records[0]["microbatch_size"],
+        units_per_stage=records[0]["units_per_stage"], **values,
+    )  # fmt: skip
+    assert bfpp.predict(best).record["step_time"] == records[0]["step_time"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "more", "name"),
+    [
+        (0, 4, {}, "gpus"),
+        ("4", 4, {}, "gpus"),
+        (4, 4.0, {}, "batch"),
+        (4, [4, -1], {}, "batch"),
+        (4, 4, {"cp": [0]}, "cp"),
+    ],
+)
+def test_a_search_refuses_what_is_no_number(gpus, batch, more, name):
+    with pytest.raises(bfpp.InvalidConfiguration, match=f"{name}: must be a whole number of at "):
+        bfpp.search("bert-6.6b", "dgx1-v100", gpus, batch, **more)
+
+
+@pytest.mark.torch
+def test_a_model_of_ones_own_is_trained_from_python():
+    path = ROOT / "benchmarks" / "helpers" / "faulty_models.py"
+    experiment = bfpp.Experiment("breadth-first", pp=2, loops=2, microbatches=4, dp=1)
+    outcome = bfpp.train(f"{path}:regression", experiment, steps=2)
+    assert [report.step for report in outcome.reports] == [0, 1]
+    with pytest.raises(bfpp.InvalidConfiguration, match="must be in a Python file"):
+        bfpp.train(eval("lambda seed: None"), experiment, steps=1)
+    with pytest.raises(bfpp.InvalidConfiguration, match="cp: can be simulated"):
+        bfpp.train(f"{path}:regression", experiment.changed(cp=2), steps=1)
+
+
+TRAINS_AT_ONCE = """
+import bfpp
+
+def mine(seed):
+    raise NotImplementedError
+
+bfpp.train(mine, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
+"""
+
+
+@pytest.mark.torch
+def test_a_script_that_trains_when_processes_import_it_says_what_to_do(tmp_path):
+    """They would train in turn, each in processes of its own."""
+    (tmp_path / "script.py").write_text(TRAINS_AT_ONCE)
+    with pytest.raises(bfpp.InvalidConfiguration, match=r"model: script\.py trains as soon as"):
+        named_in("model", tmp_path / "script.py", "mine")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that a package registers an object of this module under the entry point group."""
+
+    def install(name):
+        entry = EntryPoint(name, f"{__name__}:{name}", registry.ENTRY_POINTS)
+        monkeypatch.setattr(
+            metadata, "entry_points", lambda group: [entry] * (group == entry.group)
+        )
+        registry.registered_schedules.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    registry.registered_schedules.cache_clear()
+
+
+class Mine(gpipe.GPipe):
+    """GPipe under another name."""
+
+    name = "mine"
+
+
+MINE = Mine()
+NOT_A_SCHEDULE = Mine
+
+
+def test_a_package_can_register_a_schedule(installed):
+    installed("MINE")
+    names = [schedule.name for schedule in registry.BUILT_IN]
+    assert list(bfpp.registered_schedules()) == [*names, "mine"]
+    layout = bfpp.Layout(2, 3)
+    mine, original = bfpp.build_graph("mine", layout), bfpp.build_graph("gpipe", layout)
+    assert bfpp.violations(mine) == []
+    assert (mine.operation == original.operation).all()
+
+
+def test_anything_else_that_is_registered_is_named(installed):
+    installed("NOT_A_SCHEDULE")
+    with pytest.raises(
+        bfpp.InvalidInput, match=r"'NOT_A_SCHEDULE' of bfpp\.schedules is not a Schedule"
+    ):
+        bfpp.registered_schedules()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("pp", 0), ("microbatches", -1), ("loops", 0)],
+)
+def test_layouts_of_nothing_are_refused(field, value):
+    settings = {"pp": 2, "microbatches": 2, field: value}
+    with pytest.raises(
+        bfpp.InvalidConfiguration, match=f"{field}: must be at least 1, not {value}"
+    ):
+        bfpp.Layout(**settings)
+
+
+def test_a_schedule_keeps_to_its_placement():
+    with pytest.raises(bfpp.InvalidConfiguration, match="gpipe is not looped"):
+        bfpp.build_graph("gpipe", bfpp.Layout(2, 2, loops=2))
+    with pytest.raises(bfpp.InvalidConfiguration, match="breadth-first places stages otherwise"):
+        bfpp.build_graph("breadth-first", bfpp.Layout(2, 2, placement=(0, 1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason"),
+    [((0, 2), "there is no rank 2"), ((0, -1), "no rank -1"), ((1, 1), "rank 0 holds no stage")],
+)
+def test_placements_that_cannot_be_are_refused(placement, reason):
+    with pytest.raises(bfpp.InvalidConfiguration, match=reason):
+        bfpp.Layout(2, 2, placement=placement)
+
+
+@pytest.mark.parametrize("units", [0, (1, 0), (1, 1, 1)])
+def test_units_that_cannot_be_are_refused(units):
+    with pytest.raises(bfpp.InvalidConfiguration, match="units_per_stage"):
+        bfpp.Layout(2, 2, units_per_stage=units)
+
+
+def test_the_version_has_a_changelog_and_is_cited():
+    root = ROOT
+    [released, *_] = re.findall(r"^## (\d\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.M)
+    citation = (root / "CITATION.cff").read_text()
+    assert released[0] == bfpp.__version__
+    assert f"\nversion: {released[0]}\ndate-released: {released[1]}\n" in citation

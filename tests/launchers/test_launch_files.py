@@ -1,0 +1,97 @@
+"""Launch files to the letter: experiments that between them use every flag and every key.
+
+Sizes of models are those of their publishers' configurations, and of Megatron-LM's and
+torchtitan's own examples of them: Llama 3 8B, DeepSeek-V3 (of which 16 layers), gpt-oss 120B (of
+which 8), GPT-3 and GPT-2 by the papers.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from inspect import getsource
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bfpp.launchers import megatron, torchtitan
+from tests.helpers.hand import GOLDEN, require_golden
+
+CASES = {
+    "latents": (
+        "depth-first --model deepseek-v3 --layers 16 --cluster dgx-b200 --pp 2 --loops 2 "
+        "--sequence 4 --microbatches 8 --dp 16 --cp 2 --ep 8 --sharding partial --dp-replicate 2 "
+        "--precision mxfp8 --quantised-weights --dispatch deduplicated --shared-overlap "
+        "--fused-router --moments bf16 --master-weights fp16 --main-gradients bf16 "
+        "--recompute mla_up_proj,moe_act --cp-comm all-gather --no-pp-overlap --clipping"
+    ),
+    "windows": (
+        "breadth-first --model gpt-oss-120b --layers 8 --cluster dgx-b200 --pp 2 --loops 2 "
+        "--microbatches 4 --dp 8 --tp 2 --ep 4 --sharding full --precision nvfp4 "
+        "--quantised-weights --tp-overlap chunked --capacity-factor 1.25 --offload all "
+        "--offload-share 0.5 --offload-modules core_attn,moe_act --cuda-graphs --seq-length 2048"
+    ),
+    "older": (
+        "1f1b --model gpt-1.2b --cluster dgx-a100 --implementation megatron --pp 4 --cut 7,6,6,5 "
+        "--microbatches 8 --microbatch-size 2 --dp 8 --tp 2 --sharding none --precision fp16 "
+        "--update-rule sgd --recompute 2 --attention unfused --no-sequence-parallel "
+        "--no-pp-overlap --no-dp-overlap"
+    ),
+    "gathered": (
+        "zb1p --model llama3-8b --cluster dgx-h100 --pp 2 --loops 2 --microbatches 8 --dp 4 --tp 4 "
+        "--cp 2 --sharding full --precision fp8-current --quantised-weights --tp-overlap chunked "
+        "--gather-per step --reduce-per step --recompute full --quantised-activation "
+        "--update-rule momentum --seq-length 1024"
+    ),
+    "one-rank": (
+        "1f1b --model gpt-345m --cluster dgx-h100 --pp 1 --microbatches 2 --dp 2 --precision fp32"
+    ),
+    "uneven": (
+        "zb1p --model gpt-345m --cluster dgx-h100 --pp 3 --cut 9,8,7 --microbatches 8 "
+        "--precision fp8-delayed"
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("name", CASES)
+def test_launch_files(bfpp: Callable[..., tuple[int, str, str]], name: str, framework: str) -> None:
+    code, out, error = bfpp(f"experiment {CASES[name]} --format {framework}")
+    assert (code, error) == (0, "")
+    require_golden(f"launch/{name}.{framework}.txt", out)
+
+
+def test_every_flag_is_in_one_of_them() -> None:
+    written = {flag for text in _texts("megatron") for flag in re.findall(r"--[\w-]+", text)}
+    one_of_two = {"--fp4-param-gather", "--fp8-param-gather"}
+    flags = one_of_two | {each for each in _strings(megatron) if re.fullmatch(r"--\w[\w-]+", each)}
+    assert len(flags) > 80
+    assert flags <= written
+
+
+def test_every_key_is_in_one_of_them() -> None:
+    written = {key for text in _texts("torchtitan") for key in _keys(tomllib.loads(text))}
+    known = {each for each in _strings(torchtitan) if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", each)}
+    assert len(known) > 20
+    assert known <= written
+
+
+def _texts(framework: str) -> list[str]:
+    return [(GOLDEN / "launch" / f"{name}.{framework}.txt").read_text() for name in CASES]
+
+
+def _strings(module: ModuleType) -> Iterator[str]:
+    """The texts of a module's source."""
+    for node in ast.walk(ast.parse(getsource(module))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _keys(table: dict[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        yield key
+        if isinstance(value, dict):
+            yield from _keys(value)

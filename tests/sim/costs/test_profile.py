@@ -1,0 +1,328 @@
+"""Measured costs: the file, and what tasks cost by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from bfpp.options.profiles import as_toml, inline
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    Sharding,
+    build_graph,
+)
+from bfpp.sim.costs.measured_profile import DATA, load_profile
+from bfpp.sim.engines.engines import simulate
+from tests.helpers.strategies import configurations
+
+
+def passes(forward, backward):
+    """A quarter of a backward pass is its input half; together the halves take longer."""
+    halves = {"backward_input": backward / 4, "backward_weight": backward}
+    return {"forward": forward, "backward": backward, **halves}
+
+
+LINE = {"fixed": 1.0, "per_parameter": 0.01}
+PROFILE = {
+    "about": {"machine": "a bench", "replicas": 2},
+    "run": {
+        "ranks": 2,
+        "replicas": 2,
+        "microbatch_size": 4,
+        "before": 1,
+        "after": 1,
+        "own_ends": 0,
+    },
+    "layers": [
+        {"count": 1, **passes(1.0, 2.0), "parameters": 10, "bytes": 100},
+        {"count": 64, **passes(4.0, 8.0), "parameters": 20, "bytes": 200},
+        {"count": 1, **passes(3.0, 5.0), "parameters": 30, "bytes": 300},
+    ],
+    "passes": passes(0.25, 0.5),
+    "channels": [
+        {"sender": 0, "receiver": 1, "latency": 0.5, "bandwidth": 100.0},
+        {"sender": 1, "receiver": 0, "latency": 1.5, "bandwidth": 300.0},
+    ],
+    "data": dict.fromkeys(DATA, LINE),
+    "dispatch": {"next": 0.0, "wake": 0.0},
+}
+
+
+def changed(**parts):
+    return {**json.loads(json.dumps(PROFILE)), **parts}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "bench.toml"
+    file.write_text(as_toml(PROFILE))
+    return file
+
+
+@pytest.fixture
+def costs(path):
+    return load_profile(str(path))
+
+
+def test_passes_cost_their_layers(costs):
+    layout = Layout(2, 3, 2)
+    graph = build_graph("breadth-first", layout)
+    seconds = costs.costs(graph).seconds
+    for task in graph.tasks():
+        if task.operation == Operation.FORWARD:
+            ends = {0: 1.0, 3: 3.0}
+            assert seconds[task.number] == 0.25 + 16 * 4 + ends.get(task.stage, 0)
+        if task.operation == Operation.BACKWARD:
+            ends = {0: 2.0, 3: 5.0}
+            assert seconds[task.number] == 0.5 + 16 * 8 + ends.get(task.stage, 0)
+    assert costs.pass_seconds(layout, "forward").tolist() == [65.25, 64.25, 64.25, 67.25]
+
+
+def test_halves_of_a_backward_pass_cost_what_was_measured(costs):
+    graph = build_graph("zb-h1", Layout(2, 3))
+    seconds = costs.costs(graph).seconds
+    for task in graph.tasks():
+        whole = 0.5 + 32 * 8 + (2.0, 5.0)[task.stage]
+        shares = {Operation.BACKWARD_INPUT: 0.25, Operation.BACKWARD_WEIGHT: 1.0}
+        if task.operation in shares:
+            assert seconds[task.number] == pytest.approx(shares[task.operation] * whole)
+
+
+def test_transfers_cost_latency_and_bytes_of_their_channel(costs):
+    graph = build_graph("breadth-first", Layout(4, 2, 2))
+    seconds = costs.costs(graph).seconds
+    mean = 1.0 + 200 / 200
+    known = {(0, 1): 0.5 + 200 / 100, (1, 0): 1.5 + 200 / 300}
+    for task in graph.tasks():
+        if task.peer >= 0:
+            assert seconds[task.number] == pytest.approx(known.get((task.rank, task.peer), mean))
+
+
+def test_gathers_and_updates_cost_by_parameters(costs):
+    graph = build_graph(
+        "breadth-first", Layout(2, 2, 1), Communication(Sharding.FULL, clipping=True)
+    )
+    seconds = costs.costs(graph).seconds
+    parameters = [10 + 32 * 20, 30 + 32 * 20]
+    for task in graph.tasks():
+        if task.operation in (Operation.GATHER, Operation.REDUCE):
+            assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.stage])
+        if task.operation in (Operation.NORM, Operation.OPTIMIZER):
+            assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.rank] / 2)
+
+
+@pytest.mark.parametrize("clipping", [False, True])
+@pytest.mark.parametrize("sharding", Sharding)
+def test_each_way_has_a_price_of_its_own(tmp_path, sharding, clipping):
+    prices = {way: 2.0**number for number, way in enumerate(DATA)}
+    lines = {way: {"fixed": price, "per_parameter": 0.0} for way, price in prices.items()}
+    file = tmp_path / "ways.toml"
+    file.write_text(as_toml(changed(data=lines)))
+    graph = build_graph("breadth-first", Layout(2, 2), Communication(sharding, clipping=clipping))
+    seconds = load_profile(str(file)).costs(graph).seconds
+    ways = {
+        Operation.GATHER: "gather",
+        Operation.REDUCE: "all-reduce" if sharding is Sharding.NONE else "reduce-scatter",
+        Operation.NORM: "norm" if sharding is Sharding.NONE else "norm-of-shares",
+        Operation.OPTIMIZER: "clipped-optimizer" if clipping else "optimizer",
+    }
+    for operation, way in ways.items():
+        assert set(seconds[graph.operation == operation]) <= {prices[way]}
+
+
+def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
+    file = tmp_path / "lags.toml"
+    file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
+    graph = build_graph("gpipe", Layout(2, 2))
+    late = load_profile(str(file)).costs(graph).seconds
+    file.write_text(as_toml(PROFILE))
+    lag = late - load_profile(str(file)).costs(graph).seconds
+    for task in graph.tasks():
+        others = [each for each in task.dependencies if graph.lane[each] != task.lane]
+        assert lag[task.number] == pytest.approx(2.0 if others else 0.125)
+
+
+UNPRICED = (Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE, Operation.OFFLOAD)
+
+
+@given(configurations(cells=24))
+def test_every_graph_has_a_price(configuration):
+    graph = configuration.graph()
+    file_costs = load_cached()
+    if graph.layout.copies:
+        with pytest.raises(InvalidConfiguration, match="measured no collectives of copies"):
+            file_costs.costs(graph)
+        return
+    if np.isin(graph.operation, UNPRICED).any():
+        with pytest.raises(InvalidConfiguration, match=r"does not price (.*all_reduce|host_copy)"):
+            file_costs.costs(graph)
+        return
+    seconds = file_costs.costs(graph).seconds
+    assert np.isfinite(seconds).all()
+    assert (seconds > 0).all()
+    assert simulate(graph, file_costs).step_time > 0
+
+
+@cache
+def load_cached():
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "bench.toml"
+        file.write_text(as_toml(PROFILE))
+        return load_profile(str(file))
+
+
+BROKEN = [
+    ({"layers": []}, "layers"),
+    ({"passes": {"forward": 1.0}}, "passes: the key 'backward' is missing"),
+    ({"dispatch": {"next": -1.0, "wake": 0.0}}, "dispatch: next must be at least 0"),
+    ({"data": {}}, "data: the key 'all-reduce' is missing"),
+    ({"more": 1}, "the key 'more' is not one of"),
+    ({"channels": [{"sender": 0}]}, "channel 0: the key 'bandwidth' is missing"),
+    (
+        {"channels": [{"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": 0.0}]},
+        "channel 0: bandwidth must be more than 0",
+    ),
+    ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 1, not 'two'"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
+def test_a_file_that_cannot_be_used_is_explained(tmp_path, change, reason):
+    file = tmp_path / "broken.toml"
+    file.write_text("\n".join(as_lines(changed(**change))))
+    with pytest.raises(InvalidConfiguration, match=reason):
+        load_profile(str(file))
+
+
+def test_a_key_that_is_no_bare_one_is_quoted():
+    value = {"plain-1": 1, "peer to peer": {"a.b": [0.5, {"": True}], 'said "so"': "x"}}
+    assert tomllib.loads(f"value = {inline(value)}")["value"] == value
+
+
+def as_lines(profile):
+    return [f"{name} = {inline(value)}" for name, value in profile.items()]
+
+
+def test_the_command_line_simulates_with_a_profile(path, answer):
+    words = ["simulate", "1f1b", "--pp", 2, "--microbatches", 4, "--profile", path]
+    told = answer(*words)
+    layout = Layout(2, 4)
+    expected = simulate(build_graph("1f1b", layout), load_profile(str(path)))
+    assert told["step_time"] == expected.step_time
+
+
+def test_another_number_of_ranks_is_pointed_out(path, bfpp):
+    for ranks in (2, 4):
+        code, out, err = bfpp("simulate", "gpipe", "--pp", ranks, "--profile", path)
+        assert (code, err) == (0, "")
+        assert ("gpipe on 4 ranks, by a profile of 2: ranks that share" in out) == (ranks == 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--dp", "3"], "--dp: bench was measured with 2, not 3"),
+        (["--forward", "1"], "--forward: cannot be combined with --profile"),
+        (["--model", "bert-52b"], "--model: cannot be combined with --profile"),
+    ],
+)
+def test_what_does_not_go_with_a_profile(path, bfpp, words, error):
+    words = "simulate", "gpipe", "--pp", 2, "--profile", path, *words
+    assert bfpp(*words) == (2, "", f"bfpp simulate: {error}\n")
+
+
+RUNS = "schedule,loops,microbatches,sharding,step_seconds\n"
+
+
+def test_a_table_of_runs_is_compared_with_a_profile(path, answer, bfpp, tmp_path):
+    """Each row is what `simulate` says of it, and 1.25 times that was measured."""
+    experiments = {
+        "1f1b,1,4,none": "1f1b --microbatches 4",
+        "breadth-first,2,6,full": "breadth-first --loops 2 --microbatches 6 --sharding full",
+    }
+    profile = ("--pp", "2", "--profile", str(path))
+    expected = {
+        row: answer("simulate", *words.split(), *profile)["step_time"]
+        for row, words in experiments.items()
+    }
+    lines = [f"{row},{1.25 * seconds}\n" for row, seconds in expected.items()]
+    table, figure = tmp_path / "runs.csv", tmp_path / "runs.svg"
+    table.write_text(RUNS + "".join(lines))
+    found = answer("validate", str(table), "--profile", str(path))
+    assert [each["prediction"] for each in found["rows"]] == [
+        {"step_seconds": seconds} for seconds in expected.values()
+    ]
+    assert [each["error_step_time"] for each in found["rows"]] == pytest.approx([-20, -20])
+    assert [each["batch"] for each in found["rows"]] == [4 * 2 * 4, 6 * 2 * 4]
+    assert found["step_time_mape"] == pytest.approx(20)
+    assert (found["throughput_mape"], found["memory_mape"], found["coverage"]) == (None,) * 3
+    code, out, _ = bfpp("validate", table, "--profile", path, "--svg", figure)
+    assert code == 0
+    assert "Step time of 2 configurations" in figure.read_text()
+    assert out.count("-20.0 %") == 2
+
+
+def test_a_table_names_the_profiles_of_its_rows(path, bfpp, tmp_path):
+    """Rows of a model on a cluster may be among them; none of a profile has constants to fit."""
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "schedule,profile,model,cluster,pp,microbatches,step_seconds\n"
+        f"1f1b,{path},,,,4,100\n1f1b,,bert-6.6b,dgx1-v100,2,4,1\n"
+    )
+    code, out, _ = bfpp("validate", table)
+    assert code == 0
+    assert re.search(r"throughput.*step time|step time.*throughput", out, re.DOTALL)
+    code, _, err = bfpp("fit", table)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "rows of a profile have no constants to fit" in err
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ("1f1b,,4,none,fast", "step_seconds must be a positive number"),
+        ("1f1b,,4,none,", "must give one of"),
+        (",,4,none,1", "schedule is missing"),
+        ("1f1b,64,4,none,1", "loops: 1f1b is not looped"),
+        ("breadth-first,64,4,none,1", "line 2: "),
+    ],
+)
+def test_rows_that_a_profile_cannot_price_are_refused(path, bfpp, tmp_path, row, error):
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{RUNS}{row}\n")
+    code, out, err = bfpp("validate", table, "--profile", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert error in err
+
+
+def test_a_profile_has_only_step_times(path, bfpp, tmp_path):
+    table = tmp_path / "runs.csv"
+    for header, reason in {
+        "tokens_per_second_per_gpu": "profile: predicts step_seconds alone",
+        "step_seconds,memory_gb": "profile: predicts step_seconds alone",
+        "step_seconds,model": "model: cannot be combined with --profile",
+        "step_seconds,dp": "dp: bench was measured with 2, not 3",
+        "step_seconds,microbatch_size": "microbatch_size: bench was measured with 4, not 3",
+    }.items():
+        row = ",".join("bert-6.6b" if name == "model" else "3" for name in header.split(","))
+        table.write_text(f"schedule,{header}\n1f1b,{row}\n")
+        code, out, err = bfpp("validate", table, "--profile", path)
+        assert (code, out, err) == (2, "", f"bfpp validate: {table}: line 2: {reason}\n")
+
+
+def test_a_search_has_no_use_for_a_profile(path, bfpp):
+    for command in ("search", "tradeoff"):
+        code, out, err = bfpp(command, "--profile", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "bfpp compare --profile" in err
