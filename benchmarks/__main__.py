@@ -15,30 +15,41 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Results
+from benchmarks.helpers.measure import Results
 
 SPEEDS = (
-    "scale",
-    "engines",
-    "lowering",
-    "metrics",
-    "checking",
-    "composite",
-    "small",
-    "search",
-    "synthesis",
-    "startup",
-    "batch",
-    "prediction",
-    "dispatch",
-    "halves",
-    "zero_bubble",
-    "runtimes",
-    "data_parallel",
-    "redraw",
-    "explorer",
+    "sim.scale",
+    "sim.engines",
+    "schedules.lowering",
+    "traces.metrics",
+    "schedules.checking",
+    "sim.composite",
+    "sim.small",
+    "sim.search",
+    "sim.synthesis",
+    "commands.startup",
+    "sim.batch",
+    "executor.prediction",
+    "executor.dispatch",
+    "executor.halves",
+    "executor.zero_bubble",
+    "executor.runtimes",
+    "executor.data_parallel",
+    "traces.redraw",
+    "commands.explorer",
 )
-NAMES = (*SPEEDS, "gpu", "gpu_prediction", "faults", "accuracy", "recipes", "acceptance")
+OTHERS = (
+    "executor.gpu",
+    "executor.gpu_prediction",
+    "executor.faults",
+    "house.fuzzing",
+    "sim.accuracy",
+    "sim.recipes",
+    "executor.acceptance",
+    "house.mutations",
+)
+NAMES = {module.rpartition(".")[2]: module for module in (*SPEEDS, *OTHERS)}
+"""The module of each benchmark, by the name that it is run by."""
 
 
 def show(console: Console, results: Results) -> None:
@@ -91,17 +102,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables to a page")
     options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
+    if unknown := set(options.names) - NAMES.keys():
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
     console = Console()
     record: dict[str, Any] = {"processor": processor(), "python": platform.python_version()}
     pages = []
-    for name in options.names or SPEEDS:
-        found = import_module(f"benchmarks.{name}").run()
-        tables = found if isinstance(found, list) else [found]
-        for results in tables:
-            show(console, results)
-        record[name] = [asdict(results) for results in tables]
+    for name in options.names or list(NAMES)[: len(SPEEDS)]:
+        results = import_module(f"benchmarks.{NAMES[name]}").run()
+        tables = results if isinstance(results, list) else [results]
+        for table in tables:
+            show(console, table)
+        record[name] = [asdict(table) for table in tables]
         if options.json:
             options.json.write_text(json.dumps(record, indent=1) + "\n")
         pages.append(markdown(tables, f"python -m benchmarks {name}"))

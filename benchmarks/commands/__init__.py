@@ -1,0 +1,1 @@
+"""Start-up of the command line, and answers of the explorer."""

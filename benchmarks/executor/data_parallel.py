@@ -1,0 +1,194 @@
+"""Data parallelism without a pipeline, next to PyTorch's DDP and FSDP2: the same model and batches.
+
+Both take turns in the same processes, for a step's time and its CPU time; memory is that of
+processes that run one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+from time import perf_counter, process_time
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.executor.prediction import WARM_UP
+from benchmarks.helpers.measure import Results, forget_peak_memory, memory
+from bfpp.executor.model.sources import TransformerSource
+from bfpp.executor.model.transformer.transformer import TransformerSizes
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes import ProcessContext, launch
+from bfpp.executor.settings import Activations
+from bfpp.executor.train.connect import init_process_group
+from bfpp.executor.train.job import Job
+from bfpp.executor.train.watching import connected, watched
+from bfpp.schedules import Communication, Layout, Sharding, find_schedule
+
+STEPS, TURNS = 3, 3
+REPLICAS, MICROBATCHES = (2, 4), 4
+THEIRS = {Sharding.NONE: "DDP", Sharding.FULL: "FSDP2"}
+SIZES = TransformerSizes(
+    layers=8, hidden=256, heads=4, kv_heads=4, context=128, vocabulary=257, mlp=1024
+)
+
+
+class Steps(NamedTuple):
+    """Of some steps of one process: the losses, the median seconds, and the mean CPU time."""
+
+    losses: list[float]
+    seconds: float
+    cpu: float
+
+
+Run = Callable[[ProcessContext, Plan, Job, float], Steps]
+"""By ours or by theirs, in one of the processes; with the offset of its clock in seconds."""
+
+
+def job_of(sharding: Sharding, replicas: int) -> Job:
+    return Job(
+        schedule=find_schedule("1f1b"),
+        layout=Layout(1, MICROBATCHES, units_per_stage=SIZES.layers),
+        communication=Communication(sharding),
+        model=TransformerSource(SIZES, None),
+        steps=STEPS,
+        dp=replicas,
+        microbatch_size=4,
+        activations=Activations.KEEP,
+    )
+
+
+def ours(context: ProcessContext, plan: Plan, job: Job, clock_offset: float) -> Steps:
+    with connected(context, plan, job, clock_offset) as trainer:
+        reports = watched(context, trainer, range(WARM_UP + STEPS))
+        return measured(report.loss for report in reports)
+
+
+def theirs(context: ProcessContext, plan: Plan, job: Job, clock_offset: float) -> Steps:
+    del job, clock_offset
+    return measured(plain_steps(plan, context.process))
+
+
+def measured(losses: Iterator[float]) -> Steps:
+    """What steps take, one by one, after those that do not count."""
+    for _ in range(WARM_UP):
+        next(losses)
+    found, seconds, cpu = [], [], process_time()
+    for _ in range(STEPS):
+        begun = perf_counter()
+        found.append(next(losses))
+        seconds.append(perf_counter() - begun)
+    cpu = process_time() - cpu
+    for _ in losses:
+        pass
+    return Steps(found, median(seconds), cpu / STEPS)
+
+
+def plain_steps(plan: Plan, replica: int) -> Iterator[float]:
+    """The loss of each step by DDP or FSDP2, as their documentation has it."""
+    model = wrapped(plan)
+    options = plan.optimization
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+    )
+    for step in range(WARM_UP + STEPS):
+        total = torch.zeros(())
+        for number in range(MICROBATCHES):
+            inputs, targets = plan.batch(step, replica, number)
+            with accumulating(model, is_last=number == MICROBATCHES - 1):
+                loss = plan.model.loss(model(inputs), targets) / MICROBATCHES
+                loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total)
+        yield total.item() / plan.dp
+
+
+def wrapped(plan: Plan) -> DistributedDataParallel | FSDPModule:
+    """The model in DDP; in FSDP2, layer by layer, where it is sharded."""
+    model = nn.Sequential(*plan.build(range(len(plan.model.layers))).values())
+    if not plan.is_sharded:
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    mesh = init_device_mesh("cpu", (plan.dp,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def accumulating(
+    model: DistributedDataParallel | FSDPModule, *, is_last: bool
+) -> AbstractContextManager[None]:
+    """Gradients are reduced with those of the last micro-batch."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last)
+    elif not is_last:
+        return model.no_sync()
+    return nullcontext()
+
+
+def take_turns(context: ProcessContext, job: Job) -> list[tuple[Steps, Steps]]:
+    """Turn by turn, some steps by each; they begin in alternation."""
+    clock_offset, plan = init_process_group(context, job), job.plan()
+    found = []
+    for turn in range(TURNS):
+        begins, follows = (ours, theirs) if turn % 2 else (theirs, ours)
+        both = {run: run(context, plan, job, clock_offset) for run in (begins, follows)}
+        found.append((both[ours], both[theirs]))
+    return found
+
+
+def peak(context: ProcessContext, work: tuple[Run, Job]) -> float:
+    """By how many MB the memory of a process that does nothing else rises at its peak."""
+    run, job = work
+    clock_offset, plan = init_process_group(context, job), job.plan()
+    forget_peak_memory()
+    before = memory("VmRSS")
+    run(context, plan, job, clock_offset)
+    return (memory("VmHWM") - before) / 1e6
+
+
+def row(replicas: int, sharding: Sharding) -> dict[str, object]:
+    job = job_of(sharding, replicas)
+    turns = launch(take_turns, job, replicas) or []
+    peaks = [launch(peak, (run, job), replicas) or 0.0 for run in (ours, theirs)]
+    apart = max(
+        abs(one / other - 1)
+        for turn in turns
+        for one, other in zip(turn[0].losses, turn[1].losses, strict=True)
+    )
+
+    def ratio(name: str) -> str:
+        return f"{median(getattr(own, name) / getattr(other, name) for own, other in turns):.2f}"
+
+    return {
+        "replicas": replicas,
+        "theirs": THEIRS[sharding],
+        "losses differ by": f"{apart:.0e}",
+        "ours (ms)": f"{1e3 * median(own.seconds for own, _ in turns):.0f}",
+        "theirs (ms)": f"{1e3 * median(other.seconds for _, other in turns):.0f}",
+        "ours / theirs": ratio("seconds"),
+        "CPU, ours / theirs": ratio("cpu"),
+        "peak memory, ours (MB)": f"{peaks[0]:.0f}",
+        "theirs (MB)": f"{peaks[1]:.0f}",
+    }
+
+
+def run() -> Results:
+    rows = [row(replicas, sharding) for replicas in REPLICAS for sharding in THEIRS]
+    return Results(
+        "Our runtime without a pipeline, and PyTorch's DDP and FSDP2",
+        "equal losses, and at most the same time, CPU time and memory",
+        rows,
+        [
+            f"{TURNS} turns of {STEPS} steps with batches and updates; medians of the turns.",
+            f"{MICROBATCHES} micro-batches a step, whose gradients are accumulated.",
+            "Memory: what the first process's rises by, in processes that do nothing else.",
+        ],
+    )

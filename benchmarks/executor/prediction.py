@@ -1,0 +1,153 @@
+"""Predicted and measured step times of the four schedules, on this machine.
+
+Two ranks that compute, then eight that sleep as long as they would compute. The
+speed of a shared machine changes from minute to minute, so all take turns, in
+processes that stay: each turn calibrates, and runs a few steps of every
+schedule. A prediction is compared with what was measured in its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
+
+import torch.distributed as dist
+
+from benchmarks.helpers.measure import Results
+from bfpp.api.jobs import sleeps_of
+from bfpp.executor.measure.passes import QUICK, Bench, measure
+from bfpp.executor.model.sources import ModelSource, TransformerSource
+from bfpp.executor.model.transformer.transformer import TransformerSizes
+from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes import ProcessContext, launch
+from bfpp.executor.settings import Training
+from bfpp.executor.train.connect import init_process_group
+from bfpp.executor.train.job import Job
+from bfpp.executor.train.trainer import Report
+from bfpp.executor.train.watching import connected, watched
+from bfpp.schedules import Communication, Layout, find_schedule
+from bfpp.sim.costs.measured_profile import read_profile
+from bfpp.sim.engines.engines import simulate
+
+WARM_UP = 1
+FOUR_SAMPLES = Training(microbatch_size=4)
+TIE = 0.05
+"""Predictions nearer to each other than this share are no ranking."""
+
+SCHEDULES = ("breadth-first", "depth-first", "1f1b", "gpipe")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Schedules on one layout; looped ones have a stage for each layer."""
+
+    ranks: int
+    layers: int
+    microbatches: int
+    turns: int
+    sleeps: bool = False
+    schedules: tuple[str, ...] = SCHEDULES
+    source: ModelSource | None = None
+    training: Training = FOUR_SAMPLES
+    steps: int = 3
+
+    @property
+    def title(self) -> str:
+        how = "sleeping" if self.sleeps else "computing"
+        return f"{self.ranks} ranks, {self.microbatches} micro-batches, {how}"
+
+    def jobs(self) -> dict[str, Job]:
+        source, found = self.source or self.transformer(), {}
+        for name in self.schedules:
+            schedule = find_schedule(name)
+            loops = self.layers // self.ranks if schedule.looped else 1
+            layout = Layout(self.ranks, self.microbatches, loops)
+            job = Job(schedule, layout, Communication(), source, 1)
+            found[name] = replace(job, **vars(self.training))
+        return found
+
+    def transformer(self) -> ModelSource:
+        sizes = TransformerSizes(
+            layers=self.layers, hidden=128, heads=4, kv_heads=4, context=128, vocabulary=257,
+            mlp=512,
+        )  # fmt: skip
+        return TransformerSource(sizes, None)
+
+
+GROUPS = (Group(2, 8, 2, 8), Group(2, 8, 8, 8), Group(8, 16, 8, 2, sleeps=True))
+
+Turn = dict[str, tuple[float, list[float]]]
+"""Of each schedule, the predicted seconds of a step, and those of each measured one."""
+
+
+def steps_of(
+    context: ProcessContext, plan: Plan, job: Job, clock_offset: float, steps: int
+) -> list[Report]:
+    """Some steps of a job, in processes that have met, after those that do not count."""
+    with connected(context, plan, job, clock_offset) as trainer:
+        return list(watched(context, trainer, range(WARM_UP + steps)))[WARM_UP:]
+
+
+def take_turns(context: ProcessContext, group: Group) -> list[Turn]:
+    """Calibrate and run in turn, in each of a group's processes; the first one's count."""
+    jobs = group.jobs()
+    plans = {name: job.plan() for name, job in jobs.items()}
+    first = next(iter(jobs.values()))
+    bench = Bench(context, first, QUICK, init_process_group(context, first))
+    found = []
+    for _ in range(group.turns):
+        profile = [measure(bench)]
+        dist.broadcast_object_list(profile)
+        costs = read_profile("profile", {"about": {}, **(profile[0] or {})})
+        turn = {}
+        for name, plan in plans.items():
+            sleeps = sleeps_of(costs, plan) if group.sleeps else None
+            job = replace(jobs[name], sleeps=sleeps)
+            reports = steps_of(context, plan, job, bench.clock_offset, group.steps)
+            measured = [report.seconds for report in reports]
+            turn[name] = simulate(plan.graph, costs).step_time, measured
+        found.append(turn)
+    return found
+
+
+def reversed_pairs(times: dict[str, tuple[float, float]]) -> Iterable[str]:
+    """Pairs of which the one that was predicted to be faster, by more than a tie, was not."""
+    for (one, (predicted, measured)), (other, (also_predicted, also_measured)) in combinations(
+        times.items(), 2
+    ):
+        differs = abs(predicted / also_predicted - 1) > TIE
+        if differs and (predicted < also_predicted) != (measured < also_measured):
+            yield f"{one} and {other}"
+
+
+def run() -> Results:
+    rows, remarks = [], []
+    for group in GROUPS:
+        turns = launch(take_turns, group, group.ranks) or []
+        times = {}
+        for name in SCHEDULES:
+            predicted, steps = zip(*(turn[name] for turn in turns), strict=True)
+            measured = [median(each) for each in steps]
+            errors = sorted(100 * (p / m - 1) for p, m in zip(predicted, measured, strict=True))
+            times[name] = median(predicted), median(measured)
+            rows.append(
+                {
+                    "how": group.title,
+                    "schedule": name,
+                    "turns": len(turns),
+                    "predicted (ms)": f"{1e3 * times[name][0]:.1f}",
+                    "measured (ms)": f"{1e3 * times[name][1]:.1f}",
+                    "error (%)": f"{median(errors):+.1f}",
+                    "of the turns (%)": f"{errors[0]:+.1f} to {errors[-1]:+.1f}",
+                }
+            )
+        wrong = ", ".join(reversed_pairs(times)) or "none"
+        remarks.append(f"{group.title}: pairs the wrong way round: {wrong}.")
+    return Results(
+        "Predicted and measured step times: medians over turns",
+        f"errors below 10 %, and the ranking of all that differ by more than {TIE:.0%}",
+        rows,
+        remarks,
+    )

@@ -1,0 +1,108 @@
+"""What all benchmarks share: medians, fresh processes, and tables of results."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Results:
+    """One benchmark: rows of columns (the first row's keys), its target, remarks."""
+
+    title: str
+    target: str
+    rows: list[dict[str, Any]]
+    remarks: list[str] = field(default_factory=list)
+
+
+def seconds(action: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
+    """How long one call takes, on a clean heap."""
+    gc.collect()
+    begin = clock()
+    action()
+    return clock() - begin
+
+
+def medians(
+    runs: int, *actions: Callable[[], object], clock: Callable[[], float] = perf_counter
+) -> list[float]:
+    """The median seconds of each action; they take turns, so that all see the same noise."""
+    taken = [[seconds(action, clock) for action in actions] for _ in range(runs)]
+    return [median(column) for column in zip(*taken, strict=True)]
+
+
+def in_fresh_process(module: str, *arguments: object) -> Any:
+    """What `python -m MODULE ARGUMENTS` prints as JSON."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def command_seconds(root: Path, *words: str) -> tuple[float, float]:
+    """Seconds that `bfpp WORDS` of a checkout takes, and those of CPU of all its processes (Linux).
+
+    A process in between adopts those that outlive the command, so that they count too. Modules are
+    compiled to bytecode once, as if installed, whatever the environment says: in the first run.
+    """
+    former = not (root / "bfpp" / "__main__.py").exists()
+    module = "bfpp.command_line" if former else "bfpp"
+    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", module, *words]
+    environment = os.environ | {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": _bytecode().name,
+    }
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    wall, cpu = json.loads(done.stdout)
+    return wall, cpu
+
+
+@cache
+def _bytecode() -> TemporaryDirectory[str]:
+    """Where the bytecode is kept, for as long as this process runs."""
+    return TemporaryDirectory()
+
+
+_ADOPT = """
+import ctypes, json, os, resource, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+begun = time.perf_counter()
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+wall = time.perf_counter() - begun
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([wall, used.ru_utime + used.ru_stime]))
+"""
+
+
+def forget_peak_memory() -> None:
+    """Let the peak of this process's memory begin anew at what it has now (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory(line: str) -> int:
+    """Bytes of this process now (`VmRSS`) or at its peak (`VmHWM`) (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    found = next(words for words in status.splitlines() if words.startswith(line))
+    return int(found.split()[1]) * 1024

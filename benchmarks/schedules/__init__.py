@@ -1,0 +1,1 @@
+"""Lowering and checker, against second implementations that are written apart."""

@@ -1,0 +1,1 @@
+"""Engines, searches, order search, and how accurate predictions are."""

@@ -1,0 +1,1 @@
+"""Metrics of timelines, and how fast their page is drawn."""
