@@ -1,9 +1,9 @@
-"""A schedule of one's own: checked, simulated, compared with the known ones, drawn."""
+"""Your own schedule: checked, simulated, compared with the known ones, drawn."""
 
 from pathlib import Path
 
 import bfpp
-from bfpp.schedules.steps import backward, forward
+from bfpp.schedules.orders.steps import backward, forward
 
 
 class InPairs(bfpp.Schedule):

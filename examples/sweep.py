@@ -8,5 +8,5 @@ print("loops  micro-batches  bubble ratio  MFU    peak memory")
 for each in records:
     print(
         f"{each['loops']:5}  {each['microbatches']:13}  {each['bubble']:12.1%}  {each['mfu']:.1%}  "
-        f"{each['memory_largest_gb']:.1f} GB"
+        f"{each['memory_largest_gb']:.1f} GiB"
     )

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from bfpp.command_line import COMMANDS, module_of
-from bfpp.parser import Parser
+from bfpp.commands import COMMANDS, module_of
+from bfpp.terminal.parser import Parser
+from docs.generate import json_keys
 
 FOLDER = "reference/commands"
 
@@ -33,9 +34,21 @@ Every command takes `--help`, and `--json` to print one JSON object and nothing 
 standard error in one line. Exit codes: 0 done, 1 a check or a run failed, 2 something that was
 given cannot be used, 70 a fault of the program, 130 interrupted, 143 ended by SIGTERM.
 
+Every JSON object has `schema`, the version of its keys: new keys come without notice, and the
+version is raised when a key is removed or changes its meaning. A key that is renamed keeps its old
+name beside the new one. Numbers are finite; where there is none, the value is `null`. Each page
+ends with the keys of its JSON, their units and meaning; `--json-schema` prints them as a
+[JSON Schema](https://json-schema.org) (draft 2020-12), for validators, editors and generators of
+types.
+
 | command | what for |
 | --- | --- |
 """
+
+
+_JSON = """\
+What `--json` prints; `--json-schema` prints its schema. `ranks[].start` is the key `start` of each
+element of `ranks`, `NAME` any name."""
 
 
 def _page(name: str, summary: str) -> Iterator[str]:
@@ -53,6 +66,8 @@ def _page(name: str, summary: str) -> Iterator[str]:
             yield from map(_entry, shown)
     yield "## General\n"
     yield from map(_entry, options._group_actions)
+    if "--json" in parser.names:
+        yield f"## JSON\n\n{_JSON}\n\n{json_keys.table(name)}"
 
 
 def _entry(action: argparse.Action) -> str:

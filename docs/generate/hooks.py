@@ -17,7 +17,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from docs.generate import commands, notebooks, python
+from docs.generate import assumptions, commands, notebooks, python
 from docs.generate.sessions import ROOT, run, steps
 
 REPOSITORY_README = "<!-- README -->"
@@ -45,7 +45,7 @@ def _unfolded(entry: Any, generated: dict[str, list[str]]) -> Any:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """All files of the site."""
-    for path, text in {**commands.pages(), **python.pages()}.items():
+    for path, text in {**assumptions.pages(), **commands.pages(), **python.pages()}.items():
         files.append(File.generated(config, path, content=text))
     for source in sorted(notebooks.FOLDER.glob("*.py")):
         page, notebook = notebooks.run(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import bfpp
-from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 
 FOLDER = "reference/python"
 

@@ -137,7 +137,8 @@ def run(page: Path, chosen: Sequence[Step]) -> None:
         for step in chosen:
             if isinstance(step, Example):
                 with redirect_stdout(StringIO()):
-                    exec(compile(step.code, page.name, "exec"), names)  # noqa: S102
+                    code = compile(step.code, page.name, "exec", dont_inherit=True)
+                    exec(code, names)  # noqa: S102
                 continue
             printed = RUNNERS[step.words[0]](step.words)
             if step.target:

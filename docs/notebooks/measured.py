@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From measurement to prediction
 #
-# A cluster's file has constants that are in no data sheet: the share of the peak that products
+# A cluster's file has constants that are in no data sheet: the share of the peak that GEMMs
 # reach, waits, what rings reach of the network. Measured runs give them. Here the paper's own: 69
 # configurations on 64 V100, which come with bfpp. ([This notebook](measured.ipynb), as it ran.)
 

@@ -1,18 +1,15 @@
 # %% [markdown]
-# # A schedule of one's own
+# # Your own schedule
 #
 # The [tutorial](../tutorials/schedule.md) found that waves of micro-batches pay for their memory
 # with a bubble at each end. Here: how large must a wave be, and does the answer change with slow
 # transfers? ([This notebook](own-schedule.ipynb), as it ran.)
 
 # %%
-from dataclasses import dataclass
-
 import bfpp
-from bfpp.schedules.steps import backward, forward
+from bfpp.schedules.orders.steps import backward, forward
 
 
-@dataclass(frozen=True)
 class Waves(bfpp.Schedule):
     """Breadth-first on waves of micro-batches, one wave after the other."""
 
