@@ -3,7 +3,7 @@
 # make docs   set up, then build the site in build/site: runs its tutorials, notebooks and figures
 # make test   set up, then run the tests
 # make fresh  set up, then the comparisons of two implementations, on new random examples each time
-# make check  formatter, linter, strict types
+# make check  formatter, linter, strict types, and who imports whom
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --sharding zer
 TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 
 FRESH := $(foreach each, causes closed_forms compiled_lowering engines evaluation object_lowering \
-	period plain_checker posting, tests/test_$(each).py)
+	period plain_checker posting posts prefetch, $(wildcard tests/*/*/test_$(each).py tests/*/test_$(each).py))
 
 .PHONY: demo docs test fresh check clean
 
@@ -39,9 +39,10 @@ check: $(VENV)/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
 
 clean:
-	rm -rf $(VENV) out build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) out build *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
