@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from itertools import accumulate
+from math import fsum
 
 from bfpp.traces.figures.appearance import DARK_INK
 
@@ -47,7 +48,7 @@ def number(value: float) -> str:
 
 def text_width(content: str, size: float) -> float:
     """About how wide the content is."""
-    return size * sum(map(_character_width, content))
+    return size * fsum(map(_character_width, content))
 
 
 @cache
