@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,13 @@ def group_both_ends(sender: Integers, receiver: Integers, groups: int) -> Groups
     group = np.repeat(sender, ends)
     group[1:][task[1:] == task[:-1]] = receiver[has_receiver]
     return group_by(group, task, groups)
+
+
+def segment_starts(*columns: npt.NDArray[Any]) -> Flags:
+    """Mask of the first entry, and of those that differ in some column from the one before."""
+    starts = np.ones(len(columns[0]), dtype=bool)
+    starts[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return starts
 
 
 def place_in_segment(begins: Flags) -> Integers:

@@ -25,7 +25,7 @@ turns, in one contiguous segment of micro-batches and not in many of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bfpp.schedules.errors import InvalidConfiguration
@@ -58,15 +58,12 @@ class _BreadthFirstInHalves(Schedule):
         """Forward passes ahead, then the halves stage by stage; what has run out is passed over."""
         batch, stages = layout.microbatches, layout.stages_of(rank)
         late = min(self.late(layout, rank), batch)
-
-        def each(step: Callable[[int, int], Step], *stages: int) -> Iterator[Step]:
-            return in_sequences(step, stages, batch, batch)
-
-        forwards = each(forward, *stages)
+        forwards = in_sequences(forward, stages, batch)
         yield from in_turn((layout.loops - 1) * batch + self.ahead(layout, rank), forwards)
         of_stage_before: Iterator[Step] = iter(())
         for stage in reversed(stages):
-            inputs, weights = each(backward_input, stage), each(backward_weight, stage)
+            inputs = in_sequences(backward_input, [stage], batch)
+            weights = in_sequences(backward_weight, [stage], batch)
             yield from in_turn(late, inputs, forwards)
             yield from of_stage_before
             yield from in_turn(batch - late, inputs, weights, forwards)

@@ -14,7 +14,7 @@ its last step, from 2 N_PP - 1 micro-batches on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.orders.steps import (
@@ -44,13 +44,10 @@ class ZBV(OnVee):
         down, up = layout.stages_of(rank)
         ranks, below = layout.pp, layout.pp - rank
         full = max(layout.microbatches, 2 * ranks - 1)
-
-        def each(step: Callable[[int, int], Step], stage: int) -> Iterator[Step]:
-            return in_sequences(step, [stage], layout.microbatches, layout.microbatches)
-
-        forward_down, forward_up = each(forward, down), each(forward, up)
-        input_down, input_up = each(backward_input, down), each(backward_input, up)
-        weight_down, weight_up = each(backward_weight, down), each(backward_weight, up)
+        (forward_down, forward_up), (input_down, input_up), (weight_down, weight_up) = (
+            [in_sequences(step, [stage], layout.microbatches) for stage in (down, up)]
+            for step in (forward, backward_input, backward_weight)
+        )
         yield from in_turn(2 * below - 1, forward_down)
         yield from in_turn(rank, forward_up, forward_down)
         yield from in_turn(below, forward_up, input_up, weight_up)

@@ -70,8 +70,7 @@ def _live(graph: TaskGraph, weight: Integers) -> Integers:
 
 
 def _peak(graph: TaskGraph, live: Integers) -> Integers:
-    peak: Integers = np.maximum.reduceat(live, graph.compute_tasks.start[:-1])
-    return peak
+    return np.maximum.reduceat(live, graph.compute_tasks.start[:-1])
 
 
 def data_network(graph: TaskGraph) -> Seconds:
@@ -131,8 +130,7 @@ def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
     ready = np.array([graph.dependencies.of(reduction).max() for reduction in first])
     work = np.flatnonzero(among(graph.operation, enders(SAVED)) & graph.is_whole)
     rank = graph.rank[work]
-    after: Seconds = np.bincount(rank, work > ready[rank], ranks) / np.bincount(rank)
-    return after
+    return np.bincount(rank, work > ready[rank], ranks) / np.bincount(rank)
 
 
 def _last_of_unit(unit: Integers, reductions: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -142,5 +140,4 @@ def _last_of_unit(unit: Integers, reductions: npt.NDArray[np.intp]) -> npt.NDArr
 
 def _sum_by_rank(graph: TaskGraph, chosen: Flags, value: Seconds) -> Seconds:
     ranks = graph.layout.pp
-    total: Seconds = np.bincount(graph.rank[chosen], value[chosen], minlength=ranks).astype(float)
-    return total
+    return np.bincount(graph.rank[chosen], value[chosen], minlength=ranks).astype(float)

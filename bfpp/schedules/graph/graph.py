@@ -27,15 +27,12 @@ from bfpp.schedules.graph.composite_tasks import expanded, require_templates
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.graph.residency import Absences, absences
 from bfpp.schedules.graph.task_columns import COLUMNS, TaskColumns
-from bfpp.schedules.graph.task_kinds import Kinds, kinds_of, places_of_operations
+from bfpp.schedules.graph.task_kinds import Kinds, kinds_of, operation_flags
 from bfpp.schedules.graph.tasks import Task
 from bfpp.schedules.graph.templates import Templates
-from bfpp.schedules.operations.operations import (
-    MOST,
-    OPERATIONS,
-)
+from bfpp.schedules.operations.operations import MOST, OPERATIONS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # networkx takes longer to load than all of this package
     from networkx import DiGraph
 
 
@@ -106,7 +103,7 @@ class TaskGraph(TaskColumns):
     @cached_property
     def kinds(self) -> Kinds:
         """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
-        place = places_of_operations()[self.operation]
+        place = operation_flags().place[self.operation]
         columns = place, self.unit + 1, self.rank, self.peer + 1
         sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
         code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
@@ -173,7 +170,7 @@ class TaskGraph(TaskColumns):
         >>> graph.nodes[0]["operation"], graph.number_of_edges()
         ('FORWARD', 22)
         """
-        import networkx
+        import networkx  # slow to load
 
         result = networkx.DiGraph(schedule=self.schedule)
         for task in self.tasks():

@@ -58,5 +58,4 @@ def lanes_of_tasks(
 
 def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Integers:
     """A lane's place in a table over ranks, streams and peers."""
-    code: Integers = (rank * len(STREAMS) + stream) * ranks + peer
-    return code
+    return (rank * len(STREAMS) + stream) * ranks + peer

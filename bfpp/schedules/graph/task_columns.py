@@ -136,12 +136,12 @@ class TaskColumns:
     @cached_property
     def trains(self) -> bool:
         """True if there are backward passes: forward passes alone evaluate a model."""
-        return bool(operation_flags(len(OPERATIONS)).is_backward.take(self.operation).any())
+        return bool(operation_flags().is_backward.take(self.operation).any())
 
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return operation_flags(len(OPERATIONS)).is_compute.take(self.operation)
+        return operation_flags().is_compute.take(self.operation)
 
     @cached_property
     def is_pass(self) -> Flags:
@@ -163,7 +163,7 @@ class TaskColumns:
     @cached_property
     def is_transfer(self) -> Flags:
         """Tasks on two lanes."""
-        return operation_flags(len(OPERATIONS)).is_transfer.take(self.operation)
+        return operation_flags().is_transfer.take(self.operation)
 
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""

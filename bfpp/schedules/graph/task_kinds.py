@@ -36,9 +36,13 @@ class OperationFlags(NamedTuple):
     is_backward: Flags
 
 
+def operation_flags() -> OperationFlags:
+    """The flags of all operations that are declared by now."""
+    return _operation_flags(len(OPERATIONS))
+
+
 @cache
-def operation_flags(number: int) -> OperationFlags:
-    """The flags of the first `number` operations."""
+def _operation_flags(number: int) -> OperationFlags:
     codes = np.arange(number)
     is_compute = among(codes, compute_steps())
     of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
@@ -46,11 +50,6 @@ def operation_flags(number: int) -> OperationFlags:
     place[np.argsort(~of_cell, kind="stable")] = codes
     is_backward = is_compute & ~among(codes, writers(OUTPUT))
     return OperationFlags(of_cell, place, among(codes, transfers()), is_compute, is_backward)
-
-
-def places_of_operations() -> Integers:
-    """The number of each operation among all, those of micro-batches first."""
-    return operation_flags(len(OPERATIONS)).place
 
 
 class SomeKinds(NamedTuple):
@@ -67,7 +66,7 @@ class SomeKinds(NamedTuple):
     @property
     def is_transfer(self) -> Flags:
         """Those of transfers."""
-        return operation_flags(len(OPERATIONS)).is_transfer.take(self.operation)
+        return operation_flags().is_transfer.take(self.operation)
 
     def by_operation(self) -> tuple[tuple[Operation, slice], ...]:
         """Each operation present, with its slice of these kinds."""
@@ -108,5 +107,5 @@ def kinds_of(
     def some(place: slice) -> SomeKinds:
         return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
 
-    cells = int(np.count_nonzero(operation_flags(len(OPERATIONS)).of_cell[operation]))
+    cells = int(np.count_nonzero(operation_flags().of_cell[operation]))
     return Kinds(codes, first, of_task, some(slice(cells)), some(slice(cells, len(codes))))

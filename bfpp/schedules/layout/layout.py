@@ -238,8 +238,7 @@ class Layout:
 
     def sums(self, of_unit: Seconds) -> Seconds:
         """For each rank, the sum of a value over its units."""
-        total: Seconds = self.holds @ of_unit
-        return total
+        return self.holds @ of_unit
 
     @cached_property
     def stages_by_rank(self) -> Groups:

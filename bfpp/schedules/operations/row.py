@@ -39,11 +39,6 @@ DATA_PARALLEL = frozenset({Group.DP, Group.DP_SHARD, Group.DP_REPLICATE})
 """Groups of data-parallel replicas: all, a sharding group, or one replica of each such group."""
 
 
-def _always(communication: Communication) -> bool:
-    del communication
-    return True
-
-
 @dataclass(frozen=True)
 class Row:
     """Declaration of an operation.
@@ -66,4 +61,4 @@ class Row:
     group: Group | Callable[[Communication], Group] = Group.ALONE
     algorithm: Callable[[Communication], str] | None = None
     called: Callable[[Communication], str] | None = None
-    happens: Callable[[Communication], bool] = _always
+    happens: Callable[[Communication], bool] = lambda _: True

@@ -77,9 +77,13 @@ def wrong_block(steps: Sequence[Step]) -> str | None:
 
 
 def in_sequences(
-    step: Callable[[int, int], Step], stages: Sequence[int], microbatches: int, sequence: int
+    step: Callable[[int, int], Step],
+    stages: Sequence[int],
+    microbatches: int,
+    sequence: int | None = None,
 ) -> Iterator[Step]:
-    """Micro-batches in sequences, each of them through all of the stages."""
+    """Micro-batches in sequences, by default one, each of them through all of the stages."""
+    sequence = microbatches if sequence is None else sequence
     for first in range(0, microbatches, sequence):
         for stage in stages:
             for microbatch in range(first, min(first + sequence, microbatches)):

@@ -184,7 +184,7 @@ def _numbering(table: _Table) -> Iterator[_Finding]:
 def _forward(table: _Table) -> Iterator[_Finding]:
     """Each stage runs each micro-batch forward exactly once."""
     yield from _absent(table, (Operation.FORWARD,), "forward")
-    for step, places in _by_stage(table):
+    for step, places in sorted(table.places.items(), key=lambda item: item[0][1:3]):
         if step[0] == Operation.FORWARD and len(places) > 1:
             message = f"stage {step[1]} runs micro-batch {step[2]} forward {len(places)} times"
             yield message, table.named(step)
@@ -267,10 +267,6 @@ def _unmet(table: _Table, step: Step, done: set[Step]) -> Step | None:
         if exists and producer not in done:
             return producer
     return None
-
-
-def _by_stage(table: _Table) -> list[tuple[Step, list[tuple[int, int]]]]:
-    return sorted(table.places.items(), key=lambda item: item[0][1:3])
 
 
 def _listed(items: Iterable[object], count: int | None = None) -> str:

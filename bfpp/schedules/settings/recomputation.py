@@ -99,7 +99,8 @@ def parse_recomputation(text: str) -> Recomputation:
     if text in POLICIES:
         return POLICIES[text]
     if text.isascii() and text.isdigit():
-        return _whole_layers(text)
+        layers = _layers(text)
+        return Recomputation(FULL_RECOMPUTATION.modules, layers) if layers else NO_RECOMPUTATION
     modules = text.split(",")
     if all(each.isascii() and each.isdigit() for each in modules):
         return Recomputation(FULL_RECOMPUTATION.modules, tuple(map(_layers, modules)))
@@ -122,8 +123,3 @@ def _layers(text: str) -> int:
     if len(text) > MOST_DIGITS:
         raise InvalidConfiguration(FIELD, f"{text[:MOST_DIGITS]}... is too many layers")
     return int(text)
-
-
-def _whole_layers(text: str) -> Recomputation:
-    layers = _layers(text)
-    return Recomputation(FULL_RECOMPUTATION.modules, layers) if layers else NO_RECOMPUTATION

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers, Offsets, among, place_in_segment
+from bfpp.schedules.columns import NONE, Integers, Offsets, among, place_in_segment, segment_starts
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.operations.data import GRADIENTS, INPUT_GRADIENT, WEIGHTS
 from bfpp.schedules.operations.operations import (
@@ -146,12 +146,10 @@ def _runs(graph: TaskGraph) -> Integers:
     """
     step = having(graph, compute_steps())
     backward = graph.operation[step] != Operation.FORWARD
-    step = step[np.argsort(graph.rank[step] * 2 + backward, kind="stable")]
-    rank, unit = graph.rank[step], graph.unit[step]
-    backward = graph.operation[step] != Operation.FORWARD
-    begins = np.ones(len(step), dtype=bool)
-    begins[1:] = (rank[1:] != rank[:-1]) | (unit[1:] != unit[:-1])
-    begins[1:] |= backward[1:] != backward[:-1]
+    direction = graph.rank[step] * 2 + backward
+    in_order = np.argsort(direction, kind="stable")
+    step = step[in_order]
+    begins = segment_starts(direction[in_order], graph.unit[step])
     if length := graph.communication.run_length:
         begins |= place_in_segment(begins) % length == 0
     run = np.full(len(graph), NONE, dtype=np.int32)
@@ -167,7 +165,7 @@ def _one_each(
     Or one use at each copy of its unit.
     """
     use_of_step = _runs(graph) if per_run else graph.unit
-    in_words = partial(_run_in_words if per_run else _unit_in_words, graph)
+    name_of = partial(_name_of_run, graph) if per_run else graph.layout.name_of
     used = uses.task != NONE
     step, task = uses.step[used], uses.task[used].astype(np.int64)
     use = use_of_step[step].astype(np.int64)
@@ -176,12 +174,12 @@ def _one_each(
         yield f"{graph.task(each)} is of no use", (each,)
     for each, sharing in _several(of_copy, use):
         yield (
-            f"{graph.task(each // 2)} is shared by {' and '.join(sorted(map(in_words, sharing)))}",
+            f"{graph.task(each // 2)} is shared by {' and '.join(sorted(map(name_of, sharing)))}",
             (each // 2,),
         )
     for each, several in _several(use, task):
         names = " and ".join(str(graph.task(one)) for one in several)
-        yield f"{in_words(each)} uses {len(several)} tasks, not one: {names}", tuple(several)
+        yield f"{name_of(each)} uses {len(several)} tasks, not one: {names}", tuple(several)
 
 
 def _several(of: Offsets, member: Offsets) -> Iterator[tuple[int, list[int]]]:
@@ -192,11 +190,7 @@ def _several(of: Offsets, member: Offsets) -> Iterator[tuple[int, list[int]]]:
         yield number, member[of == number].tolist()
 
 
-def _unit_in_words(graph: TaskGraph, unit: int) -> str:
-    return graph.layout.name_of(unit)
-
-
-def _run_in_words(graph: TaskGraph, first: int) -> str:
+def _name_of_run(graph: TaskGraph, first: int) -> str:
     which = "forward" if graph.operation[first] == Operation.FORWARD else "backward"
     unit = graph.layout.name_of(int(graph.unit[first]))
     return f"the {which} run of {unit} that begins at #{first}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Integers
+from bfpp.schedules.columns import NONE, Flags, Integers, segment_starts
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.validity.findings import Places, alike, ranges
 from bfpp.schedules.validity.happens_before import HappensBefore
@@ -91,9 +91,7 @@ def _chains(
     of_step, of_task, task = number[: len(step)], number[len(step) :], user[len(step) :]
     in_order = np.lexsort((time[task], graph.lane[task], of_task))
     task, of_task = task[in_order], of_task[in_order]
-    begins = np.ones(len(task), dtype=bool)
-    begins[1:] = (of_task[1:] != of_task[:-1]) | (graph.lane[task][1:] != graph.lane[task][:-1])
-    start = np.flatnonzero(begins)
+    start = np.flatnonzero(segment_starts(of_task, graph.lane[task]))
     return of_step, _Chains(task, np.append(start, len(task)), of_task[start])
 
 

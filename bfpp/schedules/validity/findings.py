@@ -57,8 +57,7 @@ def alike(left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> tupl
 def ranges(begin: Places, count: Places) -> Places:
     """`count` consecutive numbers from each `begin`, one range after the other."""
     first = np.repeat(begin - (np.cumsum(count) - count), count)
-    numbers: Places = first + np.arange(len(first))
-    return numbers
+    return first + np.arange(len(first))
 
 
 def out_of_order(

@@ -164,8 +164,7 @@ class HappensBefore:
                     np.maximum(row, clock[at], out=row)
             if (own := column[self.graph.lane[task]]) != NONE:
                 row[own] = task
-        proven: Flags = clock[self.turn[second] - begin, column[self.graph.lane[first]]] >= first
-        return proven
+        return clock[self.turn[second] - begin, column[self.graph.lane[first]]] >= first
 
     @cached_property
     def _in_turn(self) -> Integers:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Groups
-from bfpp.schedules.graph.task_kinds import kinds_of, operation_flags, places_of_operations
-from bfpp.schedules.operations.operations import OPERATIONS
+from bfpp.schedules.graph.task_kinds import kinds_of, operation_flags
 from bfpp.sim.engines.loops import graph_kernels
 from bfpp.sim.engines.loops.compiling import WORK, compiled
 
@@ -28,12 +27,12 @@ def work_out_kinds(graph: TaskGraph) -> None:
     if "kinds" in known or not WORK.pays:
         return
     loops, layout, operation = compiled(graph_kernels), graph.layout, graph.operation
+    flags = operation_flags()
     codes, first, of_task = loops.kinds(
-        operation, graph.unit, graph.rank, graph.peer, places_of_operations(),
+        operation, graph.unit, graph.rank, graph.peer, flags.place,
         layout.units, layout.pp,
     )  # fmt: skip
     known["kinds"] = kinds_of(codes, operation[first], first, of_task)
-    flags = operation_flags(len(OPERATIONS))
     known["is_compute"], known["is_pass"], known["trains"] = loops.flags(
         operation, graph.piece, flags.is_compute, flags.is_backward
     )

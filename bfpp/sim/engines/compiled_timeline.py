@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 
 from bfpp.schedules.graph.task_kinds import operation_flags
-from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.sim.engines.loops import rank_kernels
 from bfpp.sim.engines.loops.compiling import WORK, compiled
 from bfpp.traces.timeline.rank_times import COMMUNICATING, RankTimes, kinds_of_communication
@@ -24,7 +23,7 @@ class CompiledTimeline(Timeline):
             return super().rank_times
         graph = self.graph
         kinds = kinds_of_communication(graph.communication)
-        kinds[operation_flags(len(OPERATIONS)).is_compute] = len(COMMUNICATING)
+        kinds[operation_flags().is_compute] = len(COMMUNICATING)
         rank_of_lane = np.array([lane.rank for lane in graph.lanes], dtype=np.int32)
         found = compiled(rank_kernels).rank_times(
             graph.operation, graph.lane, graph.peer_lane, kinds, len(COMMUNICATING) + 1,

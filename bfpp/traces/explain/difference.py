@@ -278,5 +278,4 @@ def difference(first: Timeline, second: Timeline) -> Difference:
 
 def _from_first(timeline: Timeline) -> Seconds:
     """Starts since the first one."""
-    starts: Seconds = timeline.start - timeline.first_start
-    return starts
+    return timeline.start - timeline.first_start

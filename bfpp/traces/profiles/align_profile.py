@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import Integers, Seconds, segment_starts
 from bfpp.traces.profiles.import_profile import complete_times, counted_operations
 from bfpp.traces.timeline.timeline import Timeline
 
@@ -57,8 +57,7 @@ def align_trace(trace: Timeline, prediction: Timeline) -> Timeline | None:
 def _passes(graph: TaskGraph, tasks: Integers) -> tuple[Integers, Integers]:
     """A rank's passes, as (operation, stage, micro-batch) by pass, and the first task of each."""
     names = np.stack([graph.operation, graph.stage, graph.microbatch])[:, tasks]
-    begins = np.append(True, (names[:, 1:] != names[:, :-1]).any(axis=0))
-    first = np.flatnonzero(begins[: len(tasks)]).astype(np.int32)
+    first = np.flatnonzero(segment_starts(*names)).astype(np.int32)
     return names[:, first], first
 
 

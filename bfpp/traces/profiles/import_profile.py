@@ -247,8 +247,7 @@ def complete_times(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seco
 
 def _clock(graph: TaskGraph) -> Integers:
     """The rank on whose clock each task was measured: of a transfer, the receiver."""
-    clock: Integers = np.where(graph.is_transfer, graph.peer, graph.rank)
-    return clock
+    return np.where(graph.is_transfer, graph.peer, graph.rank)
 
 
 def _bases(traces: Sequence[Profile]) -> Seconds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules.columns import Seconds, segment_starts
 from bfpp.traces.figures.appearance import QUIET_INK
 from bfpp.traces.figures.svg.elements import (
     box,
@@ -130,7 +130,7 @@ def _steps(
     time: Seconds, heights: Seconds, axis: _Axes, bottom: float
 ) -> list[tuple[float, float]]:
     """Points at which a height changes, with the new height."""
-    changes = np.flatnonzero(np.append(True, np.diff(heights) != 0))
+    changes = np.flatnonzero(segment_starts(heights))
     return [
         (axis.x(moment), bottom - axis.height(height))
         for moment, height in zip(time[changes].tolist(), heights[changes].tolist(), strict=True)
