@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bfpp.paper.item import Folder, Made
 from bfpp.schedules import Layout
-from bfpp.traces.figures.svg.schedule import svg_placements
+from bfpp.traces.figures.svg.placement import svg_placements
 
 PLACEMENTS = (
     ("(a) Standard", Layout(4, 1, units_per_stage=4)),

@@ -24,7 +24,7 @@ from bfpp.schedules.graph.tasks import Task
 from bfpp.schedules.operations.operations import Operation, compute_steps
 from bfpp.schedules.orders.actions import action
 
-LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items()}
+TRANSFER_LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items()}
 
 
 class Action(NamedTuple):
@@ -65,10 +65,10 @@ def _beside(graph: TaskGraph) -> Iterator[Action]:
         stage, number = task.unit, task.number
         if task.operation in compute_steps():
             if task.block == NONE:
-                yield Action(task.rank, number, False, 0, _name(task))
+                yield Action(task.rank, number, False, 0, pass_action(task))
             elif task.block != number:
-                first = _name(graph.task(task.block))
-                block = f"({first};{_name(task)})OVERLAP_F_B"
+                first = pass_action(graph.task(task.block))
+                block = f"({first};{pass_action(task)})OVERLAP_F_B"
                 yield Action(task.rank, number, False, 0, block)
         elif task.operation is Operation.GATHER:
             for rank in task.ranks:
@@ -83,21 +83,25 @@ def _ends(graph: TaskGraph) -> Iterator[Action]:
     if len(graph.posts.rank):
         posts = zip(*(column.tolist() for column in graph.posts), strict=True)
         for turn, (rank, number, is_send, after) in enumerate(posts):
-            yield Action(rank, after, True, turn, _end(graph.task(number), is_send=is_send))
+            yield Action(
+                rank, after, True, turn, transfer_action(graph.task(number), is_send=is_send)
+            )
         return
     for number in np.flatnonzero(graph.is_transfer).tolist():
         task = graph.task(number)
-        yield Action(task.rank, number, False, 0, _end(task, is_send=True))
-        yield Action(task.peer, number, False, 0, _end(task, is_send=False))
+        yield Action(task.rank, number, False, 0, transfer_action(task, is_send=True))
+        yield Action(task.peer, number, False, 0, transfer_action(task, is_send=False))
 
 
-def _end(task: Task, *, is_send: bool) -> str:
-    letter, on = LETTERS[task.operation]
+def transfer_action(task: Task, *, is_send: bool) -> str:
+    """The action of one end of a transfer: `1SEND_F3`."""
+    letter, on = TRANSFER_LETTERS[task.operation]
     verb, stage = ("SEND", task.stage) if is_send else ("RECV", task.stage + on)
     return f"{stage}{verb}_{letter}{task.microbatch}"
 
 
-def _name(task: Task) -> str:
+def pass_action(task: Task) -> str:
+    """The action of a pass: `2F3`."""
     return action((int(task.operation), task.stage, task.microbatch, False))
 
 

@@ -106,13 +106,9 @@ class Causes:
             wait for rank in range(self.timeline.graph.layout.pp) for wait in self._waits_of(rank)
         ]
 
-    def idle_seconds(self, rank: int) -> dict[Cause, float]:
-        """A rank's idle time by cause, without remainder."""
-        return dict(self.idle[rank])
-
     @cached_property
     def idle(self) -> list[dict[Cause, float]]:
-        """For each rank, its idle time by cause."""
+        """For each rank, its idle time by cause, without remainder."""
         ranks = self.timeline.graph.layout.pp
         total = [dict.fromkeys(Cause, 0.0) for _ in range(ranks)]
         for wait in self.waits:

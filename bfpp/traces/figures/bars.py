@@ -66,9 +66,17 @@ def bars(timeline: Timeline, row: LaneRow, scale: float) -> list[Bar]:
         colour = (
             colours[inside.start] if one else _mean(left[inside], right[inside], colours[inside])
         )
-        until = float(right[inside].max())
-        joined = one and bool(is_second[inside.start])
-        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams, joined, counts))
+        drawn.append(
+            Bar(
+                left=float(left[inside][0]),
+                right=float(right[inside].max()),
+                colour="#" + bytes(colour.tolist()).hex(),
+                label=name,
+                seams=seams,
+                joined=one and bool(is_second[inside.start]),
+                counts=counts,
+            )
+        )
     return drawn
 
 
@@ -119,7 +127,3 @@ def _mean(left: Positions, right: Positions, colours: Integers) -> Integers:
 
 def _channels(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour[1:]))
-
-
-def _hex(channels: Integers) -> str:
-    return "#" + bytes(channels.tolist()).hex()

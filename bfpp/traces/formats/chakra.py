@@ -33,15 +33,14 @@ from bfpp.traces.formats.protobuf import (
     fields,
     messages,
     packed,
-    whole_numbers,
 )
 from bfpp.traces.formats.timeline_json import recorded_timeline
-from bfpp.traces.timeline.labels import label
+from bfpp.traces.timeline.labels import task_name
 from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND
 
 VERSION = "0.0.4"
 SUFFIX = ".et"
-MICROSECONDS_PER_SECOND = 1e6
 
 COMPUTES, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes."""
@@ -106,7 +105,7 @@ def _node(timeline: Timeline, number: int, rank: int, ahead: Sequence[int], own:
     return b"".join(
         [
             field(_NUMBER, number),
-            field(_NAME, f"{task.operation.title} {label(task)}".rstrip()),
+            field(_NAME, task_name(task)),
             field(_TYPE, kind),
             packed(_AFTER, ahead),
             packed(_DATA, (each for each in task.dependencies if own[each])),
@@ -171,10 +170,8 @@ def read_chakra(files: Sequence[bytes]) -> Timeline:
 
 
 def _number(node: bytes) -> int:
-    for place, value in fields(node):
-        if place == _NUMBER:
-            return next(iter(whole_numbers(value)), 0)
-    return 0  # which is not written
+    numbers = (each for at, each in fields(node) if at == _NUMBER and isinstance(each, int))
+    return next(numbers, 0)  # other writers leave 0 out
 
 
 def _read_attributes(message: bytes, number: int) -> dict[str, Any]:

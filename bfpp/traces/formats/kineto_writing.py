@@ -16,16 +16,16 @@ import numpy as np
 
 from bfpp.schedules import Task
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.formats.torch_csv import CARRIED
-from bfpp.schedules.operations.operations import OPERATIONS, Operation
+from bfpp.schedules.formats.torch_actions import TRANSFER_LETTERS, pass_action, transfer_action
+from bfpp.schedules.operations.operations import Operation
 from bfpp.schedules.operations.row import Group
-from bfpp.schedules.orders.actions import LETTERS, action
-from bfpp.traces.timeline.labels import label
+from bfpp.schedules.orders.actions import LETTERS
+from bfpp.traces.timeline.labels import task_name
 from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND
 
 Event = dict[str, Any]
 
-MICROSECONDS_PER_SECOND = 1e6
 SLOT = 2e-3
 """Microseconds between launches, each of which takes half of that."""
 
@@ -91,12 +91,9 @@ def _named(what: str, process: int, thread: int, name: str) -> Event:
 def _action(task: Task, rank: int) -> str | None:
     """The action of PyTorch's pipelining that a task is at a rank, if it has one."""
     if task.operation in LETTERS:
-        return f"PP:{action((task.operation, task.stage, task.microbatch, False))}"
-    for letter, (operation, stages_on) in CARRIED.items():
-        if task.operation == operation:
-            is_sender = task.rank == rank
-            stage = task.stage if is_sender else task.stage + stages_on
-            return f"PP:{stage}{'SEND' if is_sender else 'RECV'}_{letter}{task.microbatch}"
+        return f"PP:{pass_action(task)}"
+    if task.operation in TRANSFER_LETTERS:
+        return f"PP:{transfer_action(task, is_send=task.rank == rank)}"
     return UPDATE if task.operation == Operation.OPTIMIZER else None
 
 
@@ -105,6 +102,6 @@ def _kernel(timeline: Timeline, task: Task) -> str:
     communication = timeline.graph.communication
     if task.peer != NONE and task.operation.row.carries:
         return "ncclDevKernel_SendRecv"
-    if OPERATIONS[task.operation].group(communication) in (Group.ALONE, Group.PP):
-        return f"{task.operation.title} {label(task)}".rstrip()
+    if task.operation.group(communication) in (Group.ALONE, Group.PP):
+        return task_name(task)
     return f"ncclDevKernel_{KERNELS.get(task.operation.algorithm(communication), 'AllReduce')}"

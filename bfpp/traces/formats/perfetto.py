@@ -30,13 +30,12 @@ from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Integers, Offsets, Seconds
 from bfpp.schedules.formats.graph_json import graph_record
 from bfpp.traces.formats.text_files import written
-from bfpp.traces.timeline.labels import label
+from bfpp.traces.timeline.labels import task_name
 from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND, NANOSECONDS_PER_SECOND
 
 Event = dict[str, object]
 
-NANOSECONDS_PER_SECOND = 1e9
-MICROSECONDS_PER_SECOND = 1e6
 GRAPH = "taskGraph"
 """The key of the whole graph, next to the events: what a trace is read back with."""
 
@@ -150,7 +149,7 @@ def _described(timeline: Timeline, number: int) -> Event:
             arguments[f"{name} (us)"] = float(seconds * MICROSECONDS_PER_SECOND)
     arguments["dependencies"] = list(task.dependencies)
     return {
-        "name": f"{task.operation.title} {label(task)}".rstrip(),
+        "name": task_name(task),
         "cat": task.operation.title,
         "args": arguments,
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bfpp.traces.formats.perfetto import GRAPH, MICROSECONDS_PER_SECOND
+from bfpp.traces.formats.perfetto import GRAPH
 from bfpp.traces.formats.timeline_json import MEASURED_ALONE, MalformedTimeline, recorded_timeline
 from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND
 
 
 def is_ours(trace: object) -> bool:

@@ -86,19 +86,6 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             raise MalformedMessage(f"a field has wire type {kind}, which does not exist")
 
 
-def whole_numbers(value: Value) -> list[int]:
-    """The numbers of a repeated field, packed or one by one; raises `MalformedMessage`."""
-    if isinstance(value, int):
-        return [value]
-    if isinstance(value, float):
-        raise MalformedMessage("a number is not whole")
-    numbers, at = [], 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        numbers.append(number)
-    return numbers
-
-
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """A whole number, and where it ends."""
     number = shift = 0

@@ -26,8 +26,6 @@ from bfpp.traces.figures.panel import Panel
 from bfpp.traces.page.panel_data import panel_data
 from bfpp.traces.timeline.timeline import Timeline
 
-__all__ = ["Panel", "write_html"]
-
 MOST_OPEN_LANES = 48
 """A page with more rows than this opens with its channels hidden."""
 

@@ -46,7 +46,9 @@ MOST_MOMENTS = 400
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-SMALLEST_FIRST = (np.int8, np.int16, np.int32)
+MOST_BYTES = 4
+"""Of an integer: JavaScript has typed arrays of plain numbers up to this width."""
+
 TYPED_ARRAYS = {
     "i1": "Int8Array",
     "i2": "Int16Array",
@@ -191,13 +193,11 @@ def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise ValueError("every task of a drawn timeline needs a finite start and end")
     if values.dtype.kind == "f":
         return values
-    if not len(values):
-        return values.astype(np.int8)
-    least, most = int(values.min()), int(values.max())
-    for dtype in SMALLEST_FIRST:
-        if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max:
-            return values.astype(dtype)
-    raise ValueError(f"{most} does not fit into 32 bits")
+    least, most = int(values.min(initial=0)), int(values.max(initial=0))
+    narrowest = np.min_scalar_type(min(least, ~most))  # signed: of a negative number
+    if narrowest.itemsize > MOST_BYTES:
+        raise ValueError(f"{most} does not fit into 32 bits")
+    return values.astype(narrowest)
 
 
 class _Colours:

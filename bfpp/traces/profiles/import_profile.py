@@ -31,9 +31,8 @@ from bfpp.schedules.orders.validity import order_violations
 from bfpp.traces.profiles.profile import Profile
 from bfpp.traces.profiles.recognise_passes import RecognisedStep, recognise_passes
 from bfpp.traces.timeline.timeline import MEASURED, Timeline
-from bfpp.traces.timeline.units import in_words
+from bfpp.traces.timeline.units import SECONDS_PER_NANOSECOND, in_words
 
-SECONDS_PER_NANOSECOND = 1e-9
 SHOWN = 3
 """Names that are listed; others are counted."""
 NOTHING = "none"

@@ -17,8 +17,7 @@ from bfpp.traces.profiles.profile import (
     as_launched,
     outermost,
 )
-
-SECONDS_PER_MICROSECOND = 1e-6
+from bfpp.traces.timeline.units import SECONDS_PER_MICROSECOND
 
 MOST_SECONDS = 1e12
 """More than there are since any clock's beginning."""

@@ -28,8 +28,7 @@ from bfpp.traces.profiles.profile import (
     as_launched,
     outermost,
 )
-
-SECONDS_PER_NANOSECOND = 1e-9
+from bfpp.traces.timeline.units import SECONDS_PER_NANOSECOND
 
 SQLITE = b"SQLite format 3\x00"
 REPORTS = (".nsys-rep", ".qdrep")

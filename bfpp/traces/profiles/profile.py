@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from bfpp.schedules.errors import InvalidFile
@@ -21,6 +22,9 @@ COMMUNICATES = re.compile(r"c10d::|record_param_comms|nccl")
 
 STEP = re.compile(r"ProfilerStep#(\d{1,9})|(?:step|iter|iteration)[ _#:]?(\d{1,9})", re.IGNORECASE)
 """A range around a step, with its number."""
+
+
+LAUNCHED = attrgetter("launched")
 
 
 class MalformedTrace(InvalidFile):
@@ -81,13 +85,13 @@ class Profile:
 
 def within(ranges: Sequence[TracedRange], span: TracedRange) -> Sequence[TracedRange]:
     """Ranges that the host began within a range."""
-    first, last = (bisect_left(ranges, at, key=_launched) for at in (span.start, span.end))
+    first, last = (bisect_left(ranges, at, key=LAUNCHED) for at in (span.start, span.end))
     return ranges[first:last]
 
 
 def as_launched(ranges: Iterable[TracedRange]) -> list[TracedRange]:
     """Sort ranges by when the host began them."""
-    return sorted(ranges, key=_launched)
+    return sorted(ranges, key=LAUNCHED)
 
 
 def outermost(ranges: Iterable[TracedRange]) -> Iterator[TracedRange]:
@@ -97,7 +101,3 @@ def outermost(ranges: Iterable[TracedRange]) -> Iterator[TracedRange]:
         if it.start >= until.get(it.thread, float("-inf")):
             until[it.thread] = it.end
             yield it
-
-
-def _launched(it: TracedRange) -> float:
-    return it.launched

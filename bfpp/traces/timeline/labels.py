@@ -13,6 +13,11 @@ def label(task: Task) -> str:
     return "" if number == NONE else str(number)
 
 
+def task_name(task: Task) -> str:
+    """The operation and the label of a task, as other tools show it."""
+    return f"{task.operation.title} {label(task)}".rstrip()
+
+
 def labelled_by(task: Task) -> Scope:
     """The scope of a label: a micro-batch's number (`CELL`), or a unit's (`UNIT`)."""
     return Scope.UNIT if task.microbatch == NONE else Scope.CELL

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 GIGABYTE = 2**30
 
+MICROSECONDS_PER_SECOND, NANOSECONDS_PER_SECOND = 1e6, 1e9
+SECONDS_PER_MICROSECOND, SECONDS_PER_NANOSECOND = 1e-6, 1e-9
+
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """(seconds in one unit, its symbol), longest first."""
 

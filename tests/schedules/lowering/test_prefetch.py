@@ -29,7 +29,7 @@ from bfpp.schedules.orders.steps import backward, forward, order_of
 from bfpp.schedules.validity import violations
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.engines import simulate
-from bfpp.traces.timeline.metrics import weight_buffers_over_time
+from tests.helpers.live_counts import weight_buffers_over_time
 from tests.helpers.strategies import Configuration, compared, configurations
 
 LAYOUT = Layout(2, 4, 4)

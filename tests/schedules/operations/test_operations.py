@@ -68,12 +68,9 @@ from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text
 from bfpp.traces.formats.perfetto import events
 from bfpp.traces.page.html import write_html
-from bfpp.traces.timeline.metrics import (
-    gradient_buffers_over_time,
-    rank_metrics,
-    weight_buffers_over_time,
-)
+from bfpp.traces.timeline.metrics import rank_metrics
 from bfpp.traces.timeline.rank_times import COMMUNICATING, communicating
+from tests.helpers.live_counts import gradient_buffers_over_time, weight_buffers_over_time
 from tests.helpers.mutations import (
     MUTATIONS,
     changed,

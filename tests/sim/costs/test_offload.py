@@ -158,7 +158,7 @@ def test_slow_copies_are_the_chain_that_the_step_takes():
     last_pass = slow.end[graph.compute_tasks.member[-1]]
     assert last_pass == slow.end[back[-1]] + 2
     assert slow.step_time == pytest.approx(slow.start[back[0]] + 6 * 10 + 2)
-    assert Causes(slow).idle_seconds(0)[Cause.HOST] == pytest.approx(slow.step_time - 6 * 3)
+    assert Causes(slow).idle[0][Cause.HOST] == pytest.approx(slow.step_time - 6 * 3)
 
 
 def test_copies_run_on_lanes_of_their_own_one_backward_pass_ahead():

@@ -44,7 +44,7 @@ def test_causes_sum_to_the_idle_time(timeline):
         assert min(wait.seconds.values()) > 0
         assert Cause.DISPATCH not in wait.seconds
     for metrics in rank_metrics(timeline):
-        idle = causes.idle_seconds(metrics.rank)
+        idle = causes.idle[metrics.rank]
         assert list(idle) == list(Cause)
         assert sum(idle.values()) == metrics.idle == timeline.step_time - metrics.compute_time
 
@@ -81,7 +81,7 @@ def example(sharding=Sharding.NONE, **costs):
 
 def found(timeline, rank):
     """The causes that are there at all."""
-    return {cause: each for cause, each in Causes(timeline).idle_seconds(rank).items() if each}
+    return {cause: each for cause, each in Causes(timeline).idle[rank].items() if each}
 
 
 def test_an_example_by_hand():

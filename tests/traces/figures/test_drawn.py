@@ -21,8 +21,9 @@ from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.bar_chart import Bars, svg_bars
 from bfpp.traces.figures.svg.line_chart import Chart, Series, svg_charts
 from bfpp.traces.figures.svg.memory import svg_memory
+from bfpp.traces.figures.svg.placement import svg_placements
 from bfpp.traces.figures.svg.scatter import Point, scatter
-from bfpp.traces.figures.svg.schedule import svg, svg_placements
+from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.time_axis import time_axis
 from bfpp.traces.timeline.memory_curves import MemoryCurve
 from bfpp.traces.timeline.units import in_words

@@ -20,14 +20,13 @@ from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text
 from bfpp.traces.formats.perfetto import events
 from bfpp.traces.page.html import page
-from bfpp.traces.timeline.metrics import (
+from bfpp.traces.timeline.metrics import lane_busy_time, rank_metrics
+from bfpp.traces.timeline.timeline import MEASURED, Timeline
+from tests.helpers.live_counts import (
     gradient_buffers_over_time,
-    lane_busy_time,
     live_activations_over_time,
-    rank_metrics,
     weight_buffers_over_time,
 )
-from bfpp.traces.timeline.timeline import MEASURED, Timeline
 from tests.helpers.measured import executed, measured, predecessors
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
@@ -45,7 +44,7 @@ def attribution_has_no_remainder(timeline):
         assert sum(wait.seconds.values()) == pytest.approx(wait.end - wait.begin, abs=CLOSE)
         assert min(wait.seconds.values()) > 0
     for metrics in rank_metrics(timeline):
-        idle = causes.idle_seconds(metrics.rank)
+        idle = causes.idle[metrics.rank]
         assert sum(idle.values()) == pytest.approx(metrics.idle, abs=CLOSE)
         assert 0 <= metrics.utilisation <= 1 + CLOSE
         assert -CLOSE <= metrics.exposed_transfer <= metrics.idle + CLOSE
@@ -161,7 +160,7 @@ def shifted(timeline, task, seconds, **columns):
 
 
 def found(timeline, rank):
-    return {cause: each for cause, each in Causes(timeline).idle_seconds(rank).items() if each}
+    return {cause: each for cause, each in Causes(timeline).idle[rank].items() if each}
 
 
 def first(timeline, operation, rank):

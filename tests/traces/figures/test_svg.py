@@ -21,7 +21,8 @@ from bfpp.traces.figures.appearance import IDLE, drawn_rows, fill
 from bfpp.traces.figures.bars import FINEST, Bar, bars
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.elements import text_width
-from bfpp.traces.figures.svg.schedule import svg, svg_placements
+from bfpp.traces.figures.svg.placement import svg_placements
+from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.time_axis import time_axis
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import in_words

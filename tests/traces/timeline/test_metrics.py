@@ -27,16 +27,13 @@ from bfpp.sim.engines import compiled_timeline
 from bfpp.sim.engines.compiled_timeline import CompiledTimeline
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.engines.loops import compiling
-from bfpp.traces.timeline.metrics import (
-    bubble,
-    compute_time,
+from bfpp.traces.timeline.metrics import bubble, compute_time, lane_busy_time, rank_metrics
+from bfpp.traces.timeline.timeline import Timeline
+from tests.helpers.live_counts import (
     gradient_buffers_over_time,
-    lane_busy_time,
     live_activations_over_time,
-    rank_metrics,
     weight_buffers_over_time,
 )
-from bfpp.traces.timeline.timeline import Timeline
 from tests.helpers.measured import OFFSET, measured
 from tests.helpers.strategies import graphs
 

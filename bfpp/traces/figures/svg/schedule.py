@@ -39,12 +39,9 @@ from bfpp.traces.figures.svg.elements import (
     text_width,
     wrapped,
 )
-from bfpp.traces.figures.svg.placement import svg_placements
 from bfpp.traces.figures.time_axis import time_axis
 from bfpp.traces.timeline.metrics import bubble
 from bfpp.traces.timeline.units import in_words
-
-__all__ = ["svg", "svg_placements"]
 
 WIDTH, EDGE = 720.0, 6.0
 TITLE, SMALL = 10.0, 7.5
