@@ -17,12 +17,12 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from bfpp.schedules.errors import InvalidConfiguration, InvalidFile
+from bfpp.schedules.errors import InvalidFile
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.operations.operations import Operation
 from bfpp.schedules.orders.actions import LETTERS
@@ -161,59 +161,17 @@ def _shown(text: str) -> str:
 
 
 def layout_of(orders: Sequence[Order]) -> Layout:
-    """Ranks, stages, micro-batches and placement, from the orders alone.
+    """Ranks, stages, micro-batches and placement of orders that break no rule.
 
-    A stage on two ranks has two copies; the first is that of its first micro-batch. Raises
-    `InvalidConfiguration` where there is no such layout: no step at all, a gap in the numbers
-    of stages or micro-batches, or a stage on more ranks, or on two that share some stages alone.
+    A stage on two ranks has two copies; the first is that of its first micro-batch.
     """
-    steps = np.concatenate([*orders, np.empty(0, dtype=STEP)])
+    steps = np.concatenate(orders)
     rank = np.repeat(np.arange(len(orders)), [len(order) for order in orders])
-    stages = np.unique(steps["stage"])
-    microbatches = np.unique(steps["microbatch"])
-    if not len(steps):
-        raise InvalidConfiguration("orders", "contain no step")
-    for name, numbers in (("stage", stages), ("micro-batch", microbatches)):
-        if (gaps := np.flatnonzero(numbers != np.arange(len(numbers)))).size:
-            raise InvalidConfiguration(
-                "orders", f"{name} {gaps[0]} is missing, though there is {name} {numbers[-1]}"
-            )
-    ranks_of = _ranks_of_stages(steps, rank)
-    if apart := _apart(steps, rank, ranks_of):
-        stage, ranks = apart
-        raise InvalidConfiguration(
-            "orders", f"stage {stage} runs on ranks {' and '.join(map(str, ranks))}"
-        )
-    placement, *copies = zip(*ranks_of, strict=True)
-    return Layout(len(orders), len(microbatches), placement=placement, copies=copies)
-
-
-def _ranks_of_stages(steps: Order, rank: npt.NDArray[np.intp]) -> list[list[int]]:
-    """The ranks that run each stage, in the order of the first micro-batches that they run."""
     by_microbatch = np.lexsort((rank, steps["microbatch"]))
-    pairs = dict.fromkeys(
-        zip(steps["stage"][by_microbatch].tolist(), rank[by_microbatch].tolist(), strict=True)
-    )
-    ranks_of: list[list[int]] = [[] for _ in np.unique(steps["stage"])]
-    for stage, of_stage in pairs:
-        ranks_of[stage].append(of_stage)
-    return ranks_of
-
-
-def _apart(
-    steps: Order, rank: npt.NDArray[np.intp], ranks_of: list[list[int]]
-) -> tuple[int, list[int]] | None:
-    """A stage whose ranks do not run copies of it, and those ranks.
-
-    There are copies of all stages or of none, and a micro-batch goes through one of them.
-    """
-    rank_of_cell: dict[tuple[int, int], int] = {}
-    cells = zip(steps["stage"].tolist(), steps["microbatch"].tolist(), rank.tolist(), strict=True)
-    for stage, microbatch, of_step in cells:
-        if rank_of_cell.setdefault((stage, microbatch), of_step) != of_step:
-            return stage, ranks_of[stage]
-    least = min(map(len, ranks_of))
-    return next(
-        ((stage, ranks) for stage, ranks in enumerate(ranks_of) if len(ranks) > min(least, 2)),
-        None,
-    )
+    ranks_of = defaultdict[int, dict[int, None]](dict)
+    in_order = steps["stage"][by_microbatch].tolist(), rank[by_microbatch].tolist()
+    for stage, of_step in zip(*in_order, strict=True):
+        ranks_of[stage][of_step] = None
+    placement, *copies = zip(*(ranks_of[stage] for stage in sorted(ranks_of)), strict=True)
+    microbatches = len(np.unique(steps["microbatch"]))
+    return Layout(len(orders), microbatches, placement=placement, copies=copies)

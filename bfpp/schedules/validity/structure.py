@@ -125,11 +125,8 @@ def _has_peer(graph: TaskGraph, operation: Operation) -> bool:
     """
     if operation.row.scope is Scope.ENDS:
         return len(graph.layout.ends) > 1
-    return operation.row.carries is not None or _is_of_copies(graph, operation)
-
-
-def _is_of_copies(graph: TaskGraph, operation: Operation) -> bool:
-    return bool(graph.layout.copies) and operation.row.scope is Scope.UNIT
+    of_copies = bool(graph.layout.copies) and operation.row.scope is Scope.UNIT
+    return operation.row.carries is not None or of_copies
 
 
 def _misplaced(
@@ -149,44 +146,33 @@ def placement(graph: TaskGraph) -> Iterator[Finding]:
 
     What is done for the first and the last unit is of the first, on all ranks that hold either.
     """
-    layout = graph.layout
-    for task in map(graph.task, np.flatnonzero(_misfiled(graph)).tolist()):
-        if task.operation.row.scope is Scope.ENDS:
-            holders = " and ".join(map(str, layout.ends))
-            yield f"{task} is not of the first unit and the last, on rank {holders}", (task.number,)
-        elif task.unit == NONE:
-            yield f"{task} is of no unit", (task.number,)
-        elif not layout.holds[task.rank, task.unit]:
-            holders = " and ".join(map(str, np.flatnonzero(layout.holds[:, task.unit])))
-            yield f"{task} is of a unit that rank {holders} holds", (task.number,)
-        elif _is_of_copies(graph, task.operation) and task.peer != layout.peer_of_rank[task.rank]:
-            message = f"{task} leaves out the copy on rank {layout.peer_of_rank[task.rank]}"
-            yield message, (task.number,)
-        elif task.microbatch != NONE:
-            ran = int(graph.rank_of_cell[task.unit, task.microbatch])
-            if ran != task.rank:
-                message = f"{task} is of a micro-batch that goes through the copy on rank {ran}"
-                yield message, (task.number,)
-
-
-def _misfiled(graph: TaskGraph) -> Flags:
-    """The tasks that are of a unit, of a copy or of a micro-batch that is not their rank's."""
-    layout, unit, microbatch = graph.layout, graph.unit, graph.microbatch
-    wrong: Flags = (unit == NONE) | ~layout.holds[graph.rank, unit]
-    if layout.copies:
-        both = among(graph.operation, of_scope(Scope.UNIT, OPERATIONS))
-        wrong |= both & (graph.peer != layout.peer_of_rank[graph.rank])
-    wrong |= (microbatch != NONE) & (graph.rank_of_cell[unit, microbatch] != graph.rank)
-    of_ends = among(graph.operation, of_scope(Scope.ENDS, OPERATIONS))
-    wrong = np.where(of_ends, _is_elsewhere(graph), wrong)
-    return wrong & ~among(graph.operation, of_scope(Scope.RANK, OPERATIONS))
-
-
-def _is_elsewhere(graph: TaskGraph) -> Flags:
-    """The tasks that are not of the first unit, on all ranks that hold it or the last one."""
-    rank, peer, *more = *graph.layout.ends, NONE
-    elsewhere: Flags = (graph.unit != 0) | (graph.rank != rank) | (graph.peer != peer)
-    return elsewhere | (len(more) > 1)
+    layout, rank, unit, microbatch = graph.layout, graph.rank, graph.unit, graph.microbatch
+    of_unit, of_ends, of_rank = (
+        among(graph.operation, of_scope(scope, OPERATIONS))
+        for scope in (Scope.UNIT, Scope.ENDS, Scope.RANK)
+    )
+    has_unit = ~(of_ends | of_rank)
+    copy, ran = layout.peer_of_rank[rank], graph.rank_of_cell[unit, microbatch]
+    first, second, *more = *layout.ends, NONE
+    elsewhere = (unit != 0) | (rank != first) | (graph.peer != second) | (len(more) > 1)
+    broken = {
+        "is not of the first unit and the last, on rank {ends}": of_ends & elsewhere,
+        "is of no unit": has_unit & (unit == NONE),
+        "is of a unit that rank {holders} holds": has_unit & ~layout.holds[rank, unit],
+        "leaves out the copy on rank {copy}": of_unit & bool(layout.copies) & (graph.peer != copy),
+        "is of a micro-batch that goes through the copy on rank {ran}": (
+            has_unit & (microbatch != NONE) & (ran != rank)
+        ),
+    }
+    sentences, wrong = list(broken), np.stack(list(broken.values()))
+    for number in np.flatnonzero(wrong.any(axis=0)).tolist():
+        sentence = sentences[wrong[:, number].argmax()].format(
+            ends=" and ".join(map(str, layout.ends)),
+            holders=" and ".join(map(str, np.flatnonzero(layout.holds[:, unit[number]]))),
+            copy=copy[number],
+            ran=ran[number],
+        )
+        yield f"{graph.task(number)} {sentence}", (number,)
 
 
 def deadlock(graph: TaskGraph, turn: Integers) -> Iterator[Finding]:

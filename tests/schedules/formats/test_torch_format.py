@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
+from bfpp.schedules import Layout, find_schedule
 from bfpp.schedules.formats.torch_csv import MalformedOrders, layout_of, read_orders, write_orders
 from bfpp.schedules.orders.actions import action
 from bfpp.schedules.orders.steps import forward
@@ -147,27 +147,6 @@ def test_copies_of_stages_are_found() -> None:
     orders = read_orders("0F1,1F0,1B0,0B1\n0F0,1F1,1B1,0B0")
     assert order_violations(orders) == []
     assert layout_of(orders) == Layout(2, 2, placement=(1, 0), copies=[(0, 1)])
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("0F0,2F0", "orders: stage 1 is missing, though there is stage 2"),
-        ("0F1", "orders: micro-batch 0 is missing, though there is micro-batch 1"),
-        ("0F0\n0B0", "orders: stage 0 runs on ranks 0 and 1"),
-        ("0F0,0B0,1F0,1B0\n0F1,0B1", "orders: stage 0 runs on ranks 0 and 1"),
-        ("2147483647F0", "orders: stage 0 is missing, though there is stage 2147483647"),
-    ],
-)
-def test_orders_without_a_layout_say_why(text: str, reason: str) -> None:
-    with pytest.raises(InvalidConfiguration) as refused:
-        layout_of(read_orders(text))
-    assert str(refused.value) == reason
-
-
-def test_no_orders_have_no_layout() -> None:
-    with pytest.raises(InvalidConfiguration, match="orders: contain no step"):
-        layout_of([])
 
 
 # PyTorch as reader, as writer and as judge

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bfpp.traces.figures.appearance import QUIET_INK
-from bfpp.traces.figures.svg.elements import box, document, filled, moved, text, text_width
+from bfpp.traces.figures.svg.elements import (
+    MIDDLE,
+    SMALL,
+    box,
+    document,
+    filled,
+    moved,
+    text,
+    text_width,
+)
 from bfpp.traces.figures.svg.line_chart import COLOURS
 
 PANEL, LEAST_PANEL, EDGE, BETWEEN = 170.0, 110.0, 8.0, 22.0
 ROW, THICK = 17.0, 12.0
-TITLE, SMALL, MIDDLE = 9.5, 7.5, 0.36
+TITLE = 9.5
 SPACE = 5.0
 TOP = EDGE + TITLE + 2 * SPACE
 

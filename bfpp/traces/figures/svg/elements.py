@@ -7,11 +7,12 @@ write most control characters, so they become U+FFFD, the replacement character.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
 from itertools import accumulate
 from math import fsum
+from typing import NamedTuple
 
 from bfpp.traces.figures.appearance import DARK_INK
 
@@ -20,6 +21,12 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'Nimbus Sans', sans-serif"
 WIDTHS = {"iIjl.,:;'|! ": 0.27, "frt()[]-": 0.34, "mwMW%": 0.85, "0123456789": 0.556}
 OTHER_WIDTH, CAPITAL_WIDTH = 0.53, 0.69
 """About how wide characters are, as shares of the font size."""
+
+SMALL = 7.5
+"""Font size of all but titles."""
+
+MIDDLE = 0.36
+"""From the middle of a line of text down to its baseline, as a share of the font size."""
 
 LEADING = 1.2
 """From one baseline to the next, as a share of the font size."""
@@ -112,6 +119,32 @@ def labels(entries: Iterable[tuple[float, float, str]], size: float, ink: str) -
         for x, y, content in entries
     )
     return f'<g font-size="{number(size)}" text-anchor="middle" fill="{ink}">{inside}</g>'
+
+
+class Sample(NamedTuple):
+    """An entry of a legend: `draw` gives its elements at an x and a baseline, the name follows."""
+
+    name: str
+    draw: Callable[[float, float], list[str]]
+    width: float
+
+
+def legend(
+    samples: Iterable[Sample],
+    left: float,
+    baseline: float,
+    right: float,
+    leading: float,
+    gap: float = 12.0,
+) -> tuple[list[str], float, float]:
+    """Samples with their names, in lines that fit; where the next would go, and its baseline."""
+    body, x = list[str](), left
+    for name, draw, width in samples:
+        if x > left and x + width + text_width(name, SMALL) > right:
+            x, baseline = left, baseline + leading
+        body += [*draw(x, baseline), text(x + width, baseline, name, SMALL)]
+        x += width + text_width(name, SMALL) + gap
+    return body, x, baseline
 
 
 def moved(right: float, down: float, body: list[str]) -> list[str]:

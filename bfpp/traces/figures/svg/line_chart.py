@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from bfpp.traces.figures.appearance import QUIET_INK
 from bfpp.traces.figures.svg.elements import (
     LEADING,
+    MIDDLE,
+    SMALL,
+    Sample,
     document,
     heading,
+    legend,
     moved,
     number,
     stroked,
     text,
-    text_width,
     wrapped,
 )
 from bfpp.traces.figures.time_axis import round_step
@@ -26,7 +30,7 @@ COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
 
 WIDTH, HEIGHT, EDGE, LEFT, BELOW, ABOVE = 250.0, 190.0, 8.0, 34.0, 28.0, 30.0
 LEAST_WIDTH, RIGHT = 150.0, 10.0
-TITLE, SMALL, LINE, LEGEND = 9.5, 7.5, 1.4, 18.0
+TITLE, LINE, LEGEND = 9.5, 1.4, 18.0
 GRID, DOT = "#dfe3e8", 2.1
 MOST_TICKS = 6
 ROOM = 0.05
@@ -114,11 +118,11 @@ def svg_charts(
         body += moved(EDGE + column * each, row * height, drawn)
     width, bottom = 2 * EDGE + each * columns, math.ceil(len(charts) / columns) * height
     crosses = next((chart.crosses for chart in charts if chart.crosses), "")
-    legend, bottom = _legend(
+    below_all, bottom = _legend(
         colours, crosses, EDGE + LEFT, bottom + EDGE + LEGEND / 2, width - EDGE
     )
     unit = "pt" if points else ""
-    return document(width, bottom + LEGEND / 2, charts[0].title, [*body, *legend], unit)
+    return document(width, bottom + LEGEND / 2, charts[0].title, [*body, *below_all], unit)
 
 
 def _chart(chart: Chart, width: float, colours: dict[str, str]) -> list[str]:
@@ -167,7 +171,7 @@ def _axes(chart: Chart, x: _Scale, y: _Scale) -> list[str]:
         for tick in x.ticks()
     )
     for tick in y.ticks():
-        place = y.at(tick) + SMALL * 0.36
+        place = y.at(tick) + SMALL * MIDDLE
         body.append(text(x.begin - 4, place, f"{tick:g}", SMALL, "end", QUIET_INK))
     middle = (x.begin + x.end) / 2
     body.append(text(middle, y.begin + 2 * SMALL + 7, chart.x_title, SMALL, "middle", QUIET_INK))
@@ -210,15 +214,15 @@ def _legend(
     colours: dict[str, str], crosses: str, left: float, top: float, right: float
 ) -> tuple[list[str], float]:
     """The series' names, and what crosses mean, in lines; and the middle of the last."""
-    body: list[str] = []
-    x = left
-    for name, colour in [*colours.items(), *([(crosses, "")] if crosses else [])]:
-        if x > left and x + 18 + text_width(name, SMALL) > right:
-            x, top = left, top + LEGEND * 0.75
-        if colour:
-            body.append(stroked([f"M{number(x)} {number(top)}h14"], colour, 2 * LINE))
-        else:
-            body.append(_cross(x + 9, top, QUIET_INK))
-        body.append(text(x + 18, top + SMALL * 0.36, name, SMALL))
-        x += 30 + text_width(name, SMALL)
-    return body, top
+    half = SMALL * MIDDLE
+
+    def line(colour: str, x: float, baseline: float) -> list[str]:
+        return [stroked([f"M{number(x)} {number(baseline - half)}h14"], colour, 2 * LINE)]
+
+    def cross(x: float, baseline: float) -> list[str]:
+        return [_cross(x + 9, baseline - half, QUIET_INK)]
+
+    samples = [Sample(name, partial(line, colour), 18) for name, colour in colours.items()]
+    samples += [Sample(crosses, cross, 18)] if crosses else []
+    body, _, baseline = legend(samples, left, top + half, right, LEGEND * 0.75)
+    return body, baseline - half

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bfpp.schedules.columns import Seconds, segment_starts
 from bfpp.traces.figures.appearance import QUIET_INK
 from bfpp.traces.figures.svg.elements import (
+    MIDDLE,
+    SMALL,
+    Sample,
     box,
     document,
     filled,
     heading,
     labels,
+    legend,
     number,
     stroked,
     text,
-    text_width,
     wrapped,
 )
 from bfpp.traces.figures.time_axis import round_step, time_axis
@@ -36,7 +41,7 @@ FILLS = {
 }
 """Colours of parts: greys for those that stay allocated for the whole step."""
 
-WIDTH, EDGE, LEFT, TITLE, SMALL = 720.0, 8.0, 60.0, 10.0, 7.5
+WIDTH, EDGE, LEFT, TITLE = 720.0, 8.0, 60.0, 10.0
 ROW, GAP, LEGEND, SWATCH = 44.0, 7.0, 16.0, 10.0
 MOST_ROWS, COLUMNS = 16, 320
 LIMIT = "#b8324f"
@@ -106,7 +111,7 @@ def _row(
     for tick in np.arange(0, axis.gigabytes, step).tolist():
         y = bottom - axis.height(tick)
         body.append(stroked([f"M{number(LEFT - 3)} {number(y)}h3"], QUIET_INK, 0.7))
-        body.append(text(LEFT - 5, y + SMALL * 0.36, f"{tick:g}", SMALL, "end", QUIET_INK))
+        body.append(text(LEFT - 5, y + SMALL * MIDDLE, f"{tick:g}", SMALL, "end", QUIET_INK))
     body.append(
         stroked([f"M{number(LEFT)} {number(bottom)}H{number(WIDTH - EDGE)}"], QUIET_INK, 0.7)
     )
@@ -150,13 +155,12 @@ def _time(axis: _Axes, top: float) -> list[str]:
 def _legend(
     names: Sequence[str], colours: Mapping[str, str], baseline: float, marks: Sequence[float]
 ) -> list[str]:
-    body, left = [], LEFT
-    for name in names:
-        swatch = box(left, baseline - 6.5, left + SWATCH, baseline + 1.5)
-        body.append(filled([swatch], colours[name]))
-        body.append(text(left + SWATCH + 3, baseline, name, SMALL))
-        left += SWATCH + 12 + text_width(name, SMALL)
-    for mark in marks:
-        body.append(stroked([f"M{number(left)} {number(baseline - 2.5)}h14"], LIMIT, 0.8))
-        body.append(text(left + 18, baseline, f"a device's {mark:.4g} GiB", SMALL))
-    return body
+    def swatch(colour: str, x: float, y: float) -> list[str]:
+        return [filled([box(x, y - 6.5, x + SWATCH, y + 1.5)], colour)]
+
+    def line(x: float, y: float) -> list[str]:
+        return [stroked([f"M{number(x)} {number(y - 2.5)}h14"], LIMIT, 0.8)]
+
+    samples = [Sample(name, partial(swatch, colours[name]), SWATCH + 3) for name in names]
+    samples += [Sample(f"a device's {mark:.4g} GiB", line, 18) for mark in marks]
+    return legend(samples, LEFT, baseline, math.inf, 0, gap=9)[0]

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from bfpp.schedules import Layout, Operation
 from bfpp.traces.figures.appearance import IDLE, QUIET_INK, fill, ink
 from bfpp.traces.figures.svg.elements import (
+    MIDDLE,
+    SMALL,
     box,
     document,
     filled,
@@ -25,7 +27,7 @@ from bfpp.traces.figures.svg.elements import (
     wrapped,
 )
 
-EDGE, TITLE, SMALL = 6.0, 10.0, 7.5
+EDGE, TITLE = 6.0, 10.0
 MARGIN, BETWEEN = 34.0, 16.0
 COLUMN, BOX, BOX_HEIGHT, ROW = 20.0, 13.0, 15.0, 22.0
 ARROW = 3.2
@@ -104,7 +106,7 @@ def _rows(grid: _Grid) -> list[str]:
     names = [
         text(
             grid.left - 4,
-            grid.top + (rank + 0.5) * ROW + SMALL * 0.36,
+            grid.top + (rank + 0.5) * ROW + SMALL * MIDDLE,
             f"rank {rank}",
             SMALL,
             "end",
@@ -154,7 +156,7 @@ def _boxes(grid: _Grid) -> list[str]:
     for layer in range(grid.layout.units):
         x, y = grid.corner(layer)
         colour = fill(Operation.FORWARD, grid.rank_of(layer), ranks)
-        place = (x + grid.box / 2, y + BOX_HEIGHT / 2 + grid.small * 0.36, str(layer))
+        place = (x + grid.box / 2, y + BOX_HEIGHT / 2 + grid.small * MIDDLE, str(layer))
         elements += [
             filled([box(x, y, x + grid.box, y + BOX_HEIGHT)], colour),
             labels([place], grid.small, ink(colour)),

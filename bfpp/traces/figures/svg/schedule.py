@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
@@ -28,11 +29,15 @@ from bfpp.traces.figures.appearance import (
 from bfpp.traces.figures.bars import Bar, bars
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.elements import (
+    MIDDLE,
+    SMALL,
+    Sample,
     box,
     document,
     filled,
     heading,
     labels,
+    legend,
     number,
     stroked,
     text,
@@ -44,10 +49,10 @@ from bfpp.traces.timeline.metrics import bubble
 from bfpp.traces.timeline.units import in_words
 
 WIDTH, EDGE = 720.0, 6.0
-TITLE, SMALL = 10.0, 7.5
+TITLE = 10.0
 ROW, LEAST_ROW, MOST_ROWS_HEIGHT = 14.0, 3.0, 560.0
 ROW_GAP, RANK_GAP, PANEL_GAP, AXIS_GAP, BEFORE_ROW = 1.0, 3.0, 12.0, 5.0, 6.0
-LEAST_DISTANCE, MIDDLE = 3.0, 0.36
+LEAST_DISTANCE = 3.0
 LETTERS = (8.5, 6.0, 5.0)
 SWATCH, LINE = 16.5, 13.0
 TICK, MOST_TICKS = 30.0, 10
@@ -72,9 +77,9 @@ def svg(panels: Sequence[Panel], points: float | None = None) -> str:
         counted |= counts
         y += PANEL_GAP
     axis, y = _axis(frame, y - PANEL_GAP + AXIS_GAP)
-    legend, y = _legend(drawings, counted, frame, y)
+    below, y = _legend(drawings, counted, frame, y)
     title = "; ".join(panel.title for panel in panels) or "no schedules"
-    elements = [*body, *axis, *legend]
+    elements = [*body, *axis, *below]
     return document(frame.width, y + EDGE, title, elements, "pt" if points else "")
 
 
@@ -249,14 +254,8 @@ def _legend(
         for graph in [drawing.panel.timeline.graph]
         for operation in drawn_operations(graph, drawing.rows)
     }
-    elements, x, baseline = [], frame.left, top + LINE
-    for operation, name in sorted(shown):
-        width = SWATCH + 3 + text_width(name, SMALL)
-        if x + width > frame.right and x > frame.left:
-            x, baseline = frame.left, baseline + LINE
-        elements += _swatch(operation, x, baseline)
-        elements.append(text(x + SWATCH + 3, baseline, name, SMALL))
-        x += width + 12
+    samples = [Sample(name, partial(_swatch, each), SWATCH + 3) for each, name in sorted(shown)]
+    elements, x, baseline = legend(samples, frame.left, top + LINE, frame.right, LINE)
     if counted:
         note = f"numbers: {'; '.join(NUMBERS[each] for each in sorted(counted))}"
         if x + text_width(note, SMALL) > frame.right:
