@@ -84,7 +84,7 @@ def registered_schedules() -> dict[str, Schedule]:
     >>> list(bfpp.registered_schedules())[:4]
     ['gpipe', '1f1b', 'depth-first', 'breadth-first']
     """
-    from importlib.metadata import entry_points  # to look through what is installed takes long
+    from importlib.metadata import entry_points  # slow to load
 
     known = dict(_BY_NAME)
     for entry in entry_points(group=ENTRY_POINTS):
@@ -112,7 +112,7 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
     DepthFirst(sequence=8)
     """
     if name.endswith(ORDERS):
-        from bfpp.schedules.formats.orders_file import read_schedule  # with the orders' own checker
+        from bfpp.schedules.formats.orders_file import read_schedule  # start-up time
 
         schedule: Schedule = read_schedule(name)
     elif MARK in name:

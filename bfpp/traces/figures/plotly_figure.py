@@ -1,18 +1,16 @@
-"""A timeline as a plotly figure, to look into and to add to, in a notebook."""
+"""A timeline as a plotly figure, for a notebook: imported when one is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+from plotly.graph_objects import Bar, Figure
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.operations.streams import Stream
 from bfpp.traces.figures.appearance import COMPUTE_AND_DATA, drawn_operations, drawn_rows, fill, ink
 from bfpp.traces.timeline.labels import label
 from bfpp.traces.timeline.timeline import Timeline
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MOST = 20_000
 """Tasks that a figure has room for: plotly draws each as an element of its own."""
@@ -29,8 +27,6 @@ def figure(timeline: Timeline, streams: Collection[Stream] = COMPUTE_AND_DATA) -
 
     Raises `InvalidConfiguration` for more tasks than plotly can draw.
     """
-    from plotly.graph_objects import Bar, Figure  # slow to load
-
     graph, rows = timeline.graph, drawn_rows(timeline, streams)
     if (tasks := sum(len(row.tasks) for row in rows)) > MOST:
         raise InvalidConfiguration(

@@ -24,7 +24,7 @@ from bfpp.traces.timeline.memory_record import MemoryRecord
 from bfpp.traces.timeline.rank_times import RankTimes, rank_times
 from bfpp.traces.timeline.renderers import FIGURE, NOTEBOOK, RENDERERS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # plotly is slow to load, and only notebooks need it
     from plotly.graph_objects import Figure
 
 MEASURED = "measured"

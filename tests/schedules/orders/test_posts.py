@@ -30,6 +30,7 @@ from bfpp.schedules.columns import NONE
 from bfpp.schedules.formats.graph_json import MalformedGraph, graph_record, recorded_graph
 from bfpp.schedules.formats.torch_actions import write_actions
 from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts
+from bfpp.schedules.graph.templates import Piece
 from bfpp.schedules.lowering import lower_steps, step_table
 from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.operations.operations import OPERATIONS
@@ -300,8 +301,6 @@ def test_compiled_graphs_are_posted_alike() -> None:
 
 
 def test_posts_of_pieces_are_posts_of_their_passes() -> None:
-    from bfpp.schedules.graph.templates import Piece
-
     graph = build_graph("1f1b", Layout(2, 2), posting("batched"))
     halves = (Piece(Operation.FORWARD, 0.5), Piece(Operation.FORWARD, 0.5))
     whole = graph.with_templates({(Operation.FORWARD, 0): halves}).expanded()

@@ -27,8 +27,7 @@ from tests.traces.profiles.test_import import simulated
 @pytest.fixture(scope="module")
 def schema():
     """Chakra's messages, as far as we write them, by protobuf's own implementation."""
-    protobuf = pytest.importorskip("google.protobuf")
-    del protobuf
+    pytest.importorskip("google.protobuf")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = {"double": 1, "int64": 3, "uint64": 4, "bool": 8, "string": 9, "message": 11}
@@ -76,7 +75,7 @@ def schema():
 
 def read_by_others(data: bytes, schema: dict[str, Any]) -> tuple[Any, list[Any]]:
     """A file's metadata and nodes."""
-    from google.protobuf.internal.decoder import _DecodeVarint32
+    from google.protobuf.internal.decoder import _DecodeVarint32  # optional
 
     found, at = [], 0
     while at < len(data):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -143,8 +144,6 @@ def test_keys_go_through_tasks_and_idle_stretches(opened: Callable[..., Page]) -
 
 @in_browser
 def test_a_picture_can_be_saved(opened: Callable[..., Page]) -> None:
-    from xml.etree import ElementTree
-
     page = opened(Panel(HOSTILE, small()))
     drawn = ElementTree.fromstring(page.get("bfpp.pictureAsSvg()"))
     texts = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
