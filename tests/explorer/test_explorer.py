@@ -397,7 +397,7 @@ def test_whatever_can_be_used_has_a_name_and_news_is_told(explored: Page) -> Non
     assert {role for role, _ in found} >= CONTROLS - {"region"}
     assert [role for role, name in found if role in CONTROLS and not name.strip()] == []
     told = "[...document.querySelectorAll('[role=status], output')].map((each) => each.className)"
-    assert {"lead", "tip", "found"} <= set(explored.get(told))
+    assert {"lead", "tip", "matches"} <= set(explored.get(told))
 
 
 @pytest.mark.browser

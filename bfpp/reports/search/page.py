@@ -35,17 +35,17 @@ def write_found_page(
     drawn: Sequence[Experiment],
 ) -> None:
     """Write what fits, and the timelines of the experiments `drawn`."""
-    results = [replace(predict(each), with_interval=False) for each in drawn]
+    predictions = [replace(predict(each), with_interval=False) for each in drawn]
     lead = f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if best_first else ""
-    found = {
+    results = {
         "x": "GiB on the largest rank",
         "y": "samples per second",
         "filters": FILTERS,
         "rows": [_row(each, each.configuration in front) for each in best_first],
     }
-    content = contents([panel_of(each, GAINS) for each in results], title, lead)
+    content = contents([panel_of(each, GAINS) for each in predictions], title, lead)
     with page.written() as path:
-        path.write_text(document({**content, "found": found}), encoding="utf-8")
+        path.write_text(document({**content, "results": results}), encoding="utf-8")
 
 
 def _row(outcome: Outcome, is_best: bool) -> dict[str, Any]:

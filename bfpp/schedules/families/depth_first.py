@@ -41,7 +41,7 @@ class DepthFirst(InSequences):
             raise InvalidConfiguration("sequence", f"must be at least 1, not {self.sequence}")
 
     def sequence_of(self, layout: Layout) -> int:
-        """As many as there are ranks, unless it is given."""
+        """The given length, by default the number of ranks."""
         return self.sequence or layout.pp
 
     def ahead(self, layout: Layout, rank: int) -> int:

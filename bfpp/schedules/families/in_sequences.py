@@ -17,7 +17,7 @@ class InSequences(Schedule):
     """A schedule given by the length of its sequences and its warm-up of forward passes."""
 
     def sequence_of(self, layout: Layout) -> int:
-        """Micro-batches of a sequence: all, unless a schedule says otherwise."""
+        """Micro-batches of a sequence: all, by default."""
         return layout.microbatches
 
     def ahead(self, layout: Layout, rank: int) -> int:

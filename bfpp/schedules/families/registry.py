@@ -104,8 +104,8 @@ def registered_schedules() -> dict[str, Schedule]:
 def find_schedule(name: str, **parameters: Any) -> Schedule:
     """The schedule of that name, with parameters of its own; or `InvalidConfiguration`.
 
-    The name may be that of a file of orders (`orders.csv`), or say where in a Python file a
-    schedule is (`mine.py:SCHEDULE`).
+    The name may be that of a file of orders (`orders.csv`), or of a schedule in a Python file
+    (`mine.py:SCHEDULE`).
 
     >>> import bfpp
     >>> bfpp.find_schedule("depth-first", sequence=8)
@@ -126,7 +126,7 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
 
 
 def referred_parameters(schedule: Schedule) -> dict[str, Any]:
-    """The parameters of what the schedule's reference finds, or else of what its class makes."""
+    """The parameters of the schedule that its reference names, or else the class's defaults."""
     if schedule.source:
         return load_schedule(schedule.source).parameters
     known = _known(schedule.name)
@@ -137,7 +137,7 @@ def referred_parameters(schedule: Schedule) -> dict[str, Any]:
 def registered_name(schedule: Schedule) -> str | None:
     """The name of a registered schedule, whatever its parameters; None for any other one.
 
-    One of a user's own may have the name of a registered one, and is another schedule.
+    A user's schedule may have the name of a registered one, and is another schedule.
     """
     return schedule.name if type(schedule) is type(_known(schedule.name)) else None
 

@@ -74,7 +74,7 @@ class ZeroBubble(Schedule):
 
 
 class ZBH1(ZeroBubble):
-    """As many activations as 1F1B, and a third of its bubble if all passes are equal."""
+    """The activations of 1F1B, and a third of its bubble if all passes are equal."""
 
     name = "zb-h1"
     summary = "non-looped; 1F1B with backward passes in halves, in the memory of 1F1B"
@@ -87,11 +87,11 @@ class ZBH2(ZeroBubble):
     summary = "non-looped; as zb-h1 with twice the forward passes ahead, and no bubble on a rank"
 
     def ahead(self, layout: Layout, rank: int) -> int:
-        """As many as end just when the first gradient arrives."""
+        """The number that end just when the first gradient arrives."""
         return 2 * (layout.pp - rank) - 1
 
     def late(self, layout: Layout, rank: int) -> int:  # noqa: ARG002
-        """As many as fill, with their weight halves, the idle time left at the end."""
+        """The number whose weight halves fill the idle time left at the end."""
         return 2 * rank
 
 
@@ -107,7 +107,7 @@ class ZB1P(ZeroBubble):
         return (layout.loops - 1) * self.sequence(layout) + layout.pp - rank
 
     def sequence(self, layout: Layout) -> int:
-        """As short as can be, but no shorter than the ranks are many."""
+        """Equal sequences, as short as can be without being fewer than the ranks."""
         return layout.microbatches // _sequences(layout)
 
     def validate(self, layout: Layout) -> None:

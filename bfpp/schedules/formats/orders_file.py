@@ -32,7 +32,7 @@ DIGITS = 10
 
 
 class GivenOrders(WithBlocks):
-    """The orders of `ranks`, on the layout that they are of; `said` are the values in their file.
+    """The orders of `ranks`, on the layout that they are of; `stated` are the values in their file.
 
     `ends` are the sends and receives among each rank's steps, if there are any.
     """
@@ -40,7 +40,7 @@ class GivenOrders(WithBlocks):
     title: str
     ranks: tuple[tuple[Step, ...], ...]
     home: Layout
-    said: tuple[tuple[str, str], ...] = ()
+    stated: tuple[tuple[str, str], ...] = ()
     ends: tuple[tuple[Post, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class GivenOrders(WithBlocks):
     def values(self) -> Mapping[str, object]:
         """Values of an experiment that the orders fix, and those stated in their file."""
         microbatches = self.home.whole_microbatches
-        return {**dict(self.said), "pp": self.home.pp, "microbatches": microbatches}
+        return {**dict(self.stated), "pp": self.home.pp, "microbatches": microbatches}
 
     @property
     def posts(self) -> Sequence[Sequence[Post]]:
-        """As the file has them."""
+        """Those in the file, if there are any."""
         return self.ends
 
     @property
@@ -105,20 +105,20 @@ def read_schedule(path: str) -> GivenOrders:
 def orders_of_text(path: str, text: bytes) -> GivenOrders:
     """The orders in the text of a file; raises `InvalidConfiguration`, which names its `path`."""
     try:
-        orders, posts, said = read_orders(text), read_posts(text), read_values(text)
+        orders, posts, stated = read_orders(text), read_posts(text), read_values(text)
     except MalformedOrders as error:
         raise InvalidConfiguration("schedule", f"{path}: {error.reason}") from None
     if broken := order_violations(orders):
         more = f" (and {len(broken) - 1} more: bfpp check {path})" if len(broken) > 1 else ""
         reason = f"{path}: {broken[0].rule}: {broken[0].message}{more}"
         raise InvalidConfiguration("schedule", reason)
-    layout = _sliced(path, layout_of(orders), said)
-    return _given(path, orders, layout, said, posts if any(posts) else ())
+    layout = _sliced(path, layout_of(orders), stated)
+    return _given(path, orders, layout, stated, posts if any(posts) else ())
 
 
-def _sliced(path: str, layout: Layout, said: dict[str, str]) -> Layout:
+def _sliced(path: str, layout: Layout, stated: dict[str, str]) -> Layout:
     """The layout with the slices that the file gives, which are no value of the experiment."""
-    slices = said.pop("slices", "1")
+    slices = stated.pop("slices", "1")
     number = int(slices) if slices.isdecimal() and len(slices) < DIGITS else 0
     if not number or layout.microbatches % number:
         asked = number or brief(slices)
@@ -131,9 +131,9 @@ def _given(
     title: str,
     orders: Sequence[Order],
     layout: Layout,
-    said: Mapping[str, str] | None = None,
+    stated: Mapping[str, str] | None = None,
     posts: Sequence[Sequence[Post]] = (),
 ) -> GivenOrders:
     ranks = tuple(tuple(order.tolist()) for order in orders)
     ends = tuple(map(tuple, posts))
-    return GivenOrders(title, ranks, layout, tuple((said or {}).items()), ends)
+    return GivenOrders(title, ranks, layout, tuple((stated or {}).items()), ends)

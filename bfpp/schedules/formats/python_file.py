@@ -33,7 +33,7 @@ _beside: set[str] = set()
 """The files next to those that they import."""
 
 _schedules: dict[tuple[Path, str, bytes], Schedule] = {}
-"""Those that are loaded, by file, name and what the file holds: each is made once."""
+"""Loaded schedules by file, name and contents of the file: each is made once."""
 
 
 def load_schedule(source: str) -> Schedule:
@@ -61,8 +61,8 @@ def load_schedule(source: str) -> Schedule:
     except InvalidConfiguration:
         raise
     except Exception as error:  # whatever a user's file raises
-        words = f"{type(error).__name__}: {error}"
-        raise InvalidConfiguration("schedule", f"{source} fails with {words}") from error
+        reason = f"{source} fails with {type(error).__name__}: {error}"
+        raise InvalidConfiguration("schedule", reason) from error
     raise InvalidConfiguration("schedule", f"{path} has no Schedule of the name {name!r}")
 
 
@@ -123,7 +123,7 @@ def _imported_by(path: Path, folder: Path) -> Iterator[Path]:
     """The files of a folder that a file in it imports."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # who loads it says why
+    except (OSError, SyntaxError, ValueError):  # loading it reports why
         return
     for base, name in _imports(tree, path, folder):
         parts = name.split(".")
@@ -150,12 +150,12 @@ def _imports(tree: ast.AST, path: Path, folder: Path) -> Iterator[tuple[Path, st
 
 def _reduced(path: Path, name: str, schedule: Schedule) -> tuple[Any, ...]:
     """Pickle a schedule as the name that it was loaded by, or as `name`."""
-    found_as = schedule.source.rpartition(MARK)[2] or name
-    return _again, (f"{path}:{found_as}", schedule.parameters, schedule.source)
+    reference = schedule.source.rpartition(MARK)[2] or name
+    return _again, (f"{path}:{reference}", schedule.parameters, schedule.source)
 
 
-def _again(found_as: str, parameters: dict[str, Any], source: str) -> Schedule:
-    return replace(load_schedule(found_as), **parameters, source=source)
+def _again(reference: str, parameters: dict[str, Any], source: str) -> Schedule:
+    return replace(load_schedule(reference), **parameters, source=source)
 
 
 def module_name(field: str, path: Path) -> str:
@@ -193,7 +193,7 @@ def exit_as_error() -> Iterator[None]:
 
 
 def naming_lines(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call it in a worker, whose tracebacks stay there: what a user's file raises says where."""
+    """Call a function in a worker; errors of a user's file name their line, as tracebacks stay."""
     try:
         with exit_as_error():
             return function(*arguments)

@@ -1,6 +1,6 @@
 """A task graph as the actions of PyTorch's pipeline runtime, one line a rank.
 
-The words of `bfpp.schedules.formats.torch_csv` with communication among them: `1SEND_F3` and
+The actions of `bfpp.schedules.formats.torch_csv` with communication among them: `1SEND_F3` and
 `2RECV_F3`, `2SEND_B3` and `1RECV_B3`; of fully sharded stages `2UNSHARD` before the first of
 their steps that finds these weights, `2RESHARD` after the last, and `2REDUCE_GRAD`. PyTorch has
 one place for the weights of a stage: what several runs hold at once is unsharded once. All ranks

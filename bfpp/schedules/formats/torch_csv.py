@@ -11,7 +11,7 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
   sends and receives among them, where their order matters).
 - A blank line is a rank that runs nothing, except at the end of the file. Lines that begin with
   `#` are skipped; `# key = value` is what `read_values` reads.
-- Reading checks words, not orders: see `bfpp.schedules.orders.validity` for those.
+- Reading checks actions, not orders: see `bfpp.schedules.orders.validity` for those.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMUNICATION = re.compile(
     r"[0-9]{1,9}(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]{0,9}"
 )
 _BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
-_WORD = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
+_ACTION = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
 CARRIED = {"F": (Operation.TRANSFER_ACTIVATIONS, +1), "B": (Operation.TRANSFER_GRADIENTS, -1)}
 """The transfer of each letter, and how many stages on it is received."""
 _VALUE = re.compile(r"#\s*([a-z][a-z0-9_-]*)\s*=\s*(\S.*)")
@@ -57,7 +57,7 @@ def write_orders(orders: Sequence[Order]) -> str:
 
 
 def _actions(steps: Iterable[Step]) -> Iterator[str]:
-    """The words of steps; two for a block are in one."""
+    """The actions of steps; the two of a block are one."""
     letters = [LETTERS[operation] for operation in sorted(LETTERS)]
     begun = ""
     for kind, stage, microbatch, fused in steps:
@@ -84,14 +84,14 @@ def read_orders(text: str | bytes) -> list[Order]:
 
 
 def read_posts(text: str | bytes) -> list[list[Post]]:
-    """The sends and receives of each rank, in order; the words are right (`read_orders`)."""
+    """The sends and receives of each rank, in order; actions are valid (`read_orders`)."""
     return [list(_posts(line)) for _, line in _ranks(text)]
 
 
 def _posts(line: str) -> Iterator[Post]:
     steps = 0
-    for word in _WORD.finditer(line):
-        stage, letter, verb, datum, microbatch = word.groups()
+    for action in _ACTION.finditer(line):
+        stage, letter, verb, datum, microbatch = action.groups()
         if letter:
             steps += 1
         else:

@@ -1,4 +1,4 @@
-"""Differences of two graphs in words, for those who meant to run the same step."""
+"""Settings in which two graphs differ, for messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = 80
 """Values of more characters, such as the placement of many stages, are not quoted."""
 
 
-def what_differs(first: TaskGraph, second: TaskGraph) -> str:
+def differing_settings(first: TaskGraph, second: TaskGraph) -> str:
     """The settings that differ: `ranks (2 and 4), sharding (none and full)`.
 
     Empty if the graphs have one digest.

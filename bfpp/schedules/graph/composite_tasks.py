@@ -114,7 +114,7 @@ class Fused(NamedTuple):
 
 
 def fused_passes(graph: TaskColumns) -> list[Fused]:
-    """The blocks of which at least one pass is in pieces, which are tasks yet to be expanded."""
+    """The blocks with a composite pass, by the templates and operations of both passes."""
     if not graph.templates:
         return []
     whole = (graph.block != NONE) & (graph.piece == NONE)
@@ -141,7 +141,7 @@ def fused_passes(graph: TaskColumns) -> list[Fused]:
 class Rows(NamedTuple):
     """The tasks of an expanded graph: whose pieces they are, and which ones.
 
-    Of each task before, `first` and `last` are where it begins and ends; `is_cut` says whether it,
+    Of each task before, `first` and `last` are where it begins and ends; `is_cut` is true if it,
     or another pass of its block, is in pieces.
     """
 

@@ -45,8 +45,8 @@ class TaskGraph(TaskColumns):
     each task, the tasks that must have ended before it starts; the order of a
     lane comes on top of these and is not repeated in them. `templates` are those of
     passes with communication inside; `expanded` shows their pieces. `posts` is the order in which
-    each rank posts its sends and receives; on channels, lanes say that. `is_checked` says whether
-    it is known to be valid; of a changed copy, nothing is.
+    each rank posts its sends and receives; on channels, lanes have it. `is_checked` is true
+    once it is known to be valid, but not of a changed copy.
 
     >>> import bfpp
     >>> graph = bfpp.build_graph("1f1b", bfpp.Layout(2, 2))

@@ -1,6 +1,6 @@
 """Faults of posted sends and receives: missing, repeated, misplaced or mismatched.
 
-A communicator tells messages apart by their order alone (NCCL ignores tags): of those from one
+A communicator distinguishes messages by their order alone (NCCL ignores tags): of those from one
 rank to another, the n-th that is sent is the n-th that is received. So both ends of each must
 have the same place there, however transfers are posted; else payloads would be exchanged, and
 where these are of one size, nobody would notice. Channels are communicators of their own, for each

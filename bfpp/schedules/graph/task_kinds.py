@@ -65,7 +65,7 @@ class SomeKinds(NamedTuple):
 
     @property
     def is_transfer(self) -> Flags:
-        """Those of transfers."""
+        """Mask of the transfers."""
         return operation_flags().is_transfer.take(self.operation)
 
     def by_operation(self) -> tuple[tuple[Operation, slice], ...]:

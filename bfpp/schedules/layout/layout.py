@@ -1,6 +1,6 @@
 """Layout: stages on ranks, units in stages, and the number of micro-batches.
 
-A `Layout` says nothing about time or order: it is the board on which a
+A `Layout` has neither time nor order: it is the board on which a
 schedule is played. A *stage* is what a schedule places and orders. It is a
 contiguous segment of *units* (a layer, or several), which are gathered, computed and reduced one
 by one.
@@ -103,19 +103,19 @@ class Layout:
 
     def __repr__(self) -> str:
         """The call that makes it, without defaults."""
-        words = [f"{self.pp}, {self.microbatches}"]
+        arguments = [f"{self.pp}, {self.microbatches}"]
         if self.placement != tuple(range(self.pp)) * self.loops:
-            words.append(f"placement={self.placement}")
+            arguments.append(f"placement={self.placement}")
         elif self.loops > 1:
-            words.append(f"loops={self.loops}")
+            arguments.append(f"loops={self.loops}")
         if self.copies:
-            words.append(f"copies={self.copies}")
+            arguments.append(f"copies={self.copies}")
         if max(units := self.units_per_stage) > 1:
             alike = len(set(units)) == 1
-            words.append(f"units_per_stage={units[0] if alike else units}")
+            arguments.append(f"units_per_stage={units[0] if alike else units}")
         if self.slices > 1:
-            words.append(f"slices={self.slices}")
-        return f"Layout({', '.join(words)})"
+            arguments.append(f"slices={self.slices}")
+        return f"Layout({', '.join(arguments)})"
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle the fields alone: cached columns are recomputed where they are needed."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 class Datum:
     """A kind of data that tasks leave for other tasks.
 
-    `buffer` is the column that says in which of its rank's buffers it lies, if several share
+    `buffer` is the column with the number of its buffer on the rank, if several share
     them; with `of_all_ranks`, a task that needs it needs every rank's.
     """
 

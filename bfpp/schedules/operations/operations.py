@@ -2,7 +2,7 @@
 
 Rules:
 
-- An operation's row says what it *is*. What follows from that in the layers above stands in
+- An operation's row holds what it *is*. What follows from that in the layers above stands in
   one `Table` a layer: its look and the idle time that it causes (`traces.explain.looks`), its
   cost (`sim.costs.prices`), its kernel (`executor.dispatch`). A table that lacks a built-in
   operation fails when it is imported; any other that it lacks fails by name when it is looked up.
@@ -161,43 +161,43 @@ def phase_of(operation: Operation) -> int:
     raise LookupError(f"the operation {operation.name} has no phase")
 
 
-# Which operations do what
+# Operations by what they read, write and end
 
 
-def _those(chosen: Callable[[Operation], bool]) -> tuple[Operation, ...]:
+def _selected(chosen: Callable[[Operation], bool]) -> tuple[Operation, ...]:
     return tuple(operation for operation in OPERATIONS if chosen(operation))
 
 
 def writers(datum: Datum) -> tuple[Operation, ...]:
     """The operations that write a datum."""
-    return _those(lambda operation: datum in operation.row.writes)
+    return _selected(lambda operation: datum in operation.row.writes)
 
 
 def readers(datum: Datum) -> tuple[Operation, ...]:
     """The operations that read a datum, of whichever unit."""
-    return _those(lambda operation: any(it.datum == datum for it in operation.reads))
+    return _selected(lambda operation: any(it.datum == datum for it in operation.reads))
 
 
 def enders(datum: Datum) -> tuple[Operation, ...]:
     """The operations that consume a datum: nothing is left of it after them."""
-    return _those(lambda operation: datum in operation.row.ends)
+    return _selected(lambda operation: datum in operation.row.ends)
 
 
 def of_scope(scope: Scope, operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Those of one scope."""
+    """The operations of one scope."""
     return tuple(operation for operation in operations if operation.row.scope is scope)
 
 
 def transfers() -> tuple[Operation, ...]:
     """The operations that are on two lanes: sends and receives."""
-    return _those(lambda operation: operation.row.carries is not None)
+    return _selected(lambda operation: operation.row.carries is not None)
 
 
 def compute_steps() -> tuple[Operation, ...]:
     """Forward and backward passes, whole or in parts: what a schedule orders."""
-    return _those(lambda it: it.row.scope is Scope.CELL and it.row.stream is COMPUTE)
+    return _selected(lambda it: it.row.scope is Scope.CELL and it.row.stream is COMPUTE)
 
 
 def collectives(communication: Communication) -> tuple[Operation, ...]:
     """The operations that data-parallel replicas of a rank do together."""
-    return _those(lambda operation: operation.group(communication) in DATA_PARALLEL)
+    return _selected(lambda operation: operation.group(communication) in DATA_PARALLEL)

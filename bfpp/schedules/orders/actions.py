@@ -14,6 +14,6 @@ LETTERS = {
 
 
 def action(step: Step) -> str:
-    """The word of a compute step: `2F3`."""
+    """The action of a compute step: `2F3`."""
     operation, stage, microbatch, _ = step
     return f"{stage}{LETTERS[OPERATIONS[operation]]}{microbatch}"

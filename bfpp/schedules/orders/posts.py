@@ -48,4 +48,4 @@ def posts_of(rows: npt.ArrayLike) -> Posts:
 
 
 NOWHERE = posts_of([])
-"""The posts of a graph whose lanes say all: transfers on channels, or none."""
+"""The posts of a graph whose lanes give the order: transfers on channels, or none."""

@@ -153,11 +153,10 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its annotated fields, if any, are parameters of
-    its own (it is a frozen dataclass, decorated or not), but for `source`: where it was found, if
-    that is a Python file. A rank holds `loops`
-    stages or, if it is `looped`, any number of them; `placement` says where they are, and `copies`
-    where second copies are, if there are any: `copy_of` says which one a micro-batch goes through.
-    A micro-batch runs in `slices`.
+    its own (it is a frozen dataclass, decorated or not), but for `source`: the reference to it, if
+    it is in a Python file. A rank holds `loops` stages or, if it is `looped`, any number of them;
+    `placement` has the rank of each, and `copies` those of second copies, if there are any:
+    `copy_of` is the one that a micro-batch takes. A micro-batch runs in `slices`.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -273,7 +272,7 @@ class Schedule:
 
     @property
     def reference(self) -> str:
-        """The name by which `find_schedule` finds it."""
+        """The name that `find_schedule` takes."""
         return self.source or self.name
 
     @property

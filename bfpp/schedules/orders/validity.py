@@ -36,7 +36,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class OrderViolation:
-    """One broken rule; `steps` are the words involved, such as `2F3 on rank 1`."""
+    """One broken rule; `steps` are the actions involved, such as `2F3 on rank 1`."""
 
     rule: str
     message: str
@@ -64,7 +64,7 @@ class _Table:
     """Steps rank by rank; the (rank, position) places of each; what comes too late.
 
     `late` holds, for a step and what it waits for, the rank that runs the two
-    in the wrong order. Steps say nothing of blocks here: `blocks` holds the rank and the steps
+    in the wrong order. Steps are without blocks here: `blocks` holds the rank and the steps
     of each, as they are in the orders, and `over` what is done when a step of a block is.
     """
 
@@ -75,7 +75,7 @@ class _Table:
     over: dict[Step, tuple[Step, ...]]
 
     def named(self, *steps: Step) -> tuple[str, ...]:
-        """The places of these steps in words, `MOST_LISTED` at most."""
+        """These steps with their ranks, `MOST_LISTED` at most."""
         places = (_on(rank, step) for step in steps for rank, _ in self.of(step))
         return tuple(islice(places, MOST_LISTED))
 
@@ -198,11 +198,11 @@ def _backward(table: _Table) -> Iterator[_Finding]:
         steps = [_step(kind, stage, microbatch) for kind in kinds]
         times = tuple(len(table.of(step)) for step in steps)
         if any(times) and times not in ((1, 0, 0), (0, 1, 1)):
-            words = [action(step) for step in steps for _ in table.of(step)]
+            ran = [action(step) for step in steps for _ in table.of(step)]
             yield (
                 (
                     f"stage {stage} must run micro-batch {microbatch} backward once, whole or as "
-                    f"both halves, not as {_listed(words)}"
+                    f"both halves, not as {_listed(ran)}"
                 ),
                 table.named(*steps),
             )

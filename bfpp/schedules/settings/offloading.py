@@ -11,7 +11,7 @@ ALL: int = 1
 """Passes that must run between a forward pass and its backward pass: 0 offloads nothing."""
 
 SELECTIVE = "selective"
-"""As many as take as long as a copy to the host and back."""
+"""The number of passes that take as long as a copy to the host and back."""
 
 NAMED: dict[str, int | str] = {"off": OFF, "all": ALL, SELECTIVE: SELECTIVE}
 

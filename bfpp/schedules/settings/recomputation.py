@@ -1,6 +1,6 @@
 """Activation checkpointing: what the backward pass computes again instead of keeping it.
 
-A policy says it for each layer of a stage. A checkpointed module keeps its inputs alone;
+A policy covers each layer of a stage. A checkpointed module keeps its inputs alone;
 one whose output is discarded (Megatron-LM's `layernorm`, `mla_up_proj` and `moe_act`) keeps its
 inputs too, but not its output, although others read that.
 """
@@ -46,11 +46,11 @@ class Recomputation(NamedTuple):
     def require(self, stages: int) -> None:
         """Raise `InvalidConfiguration` where it is a policy of another number of stages."""
         if isinstance(self.layers, tuple) and len(self.layers) != stages:
-            reason = f"says layers of {len(self.layers)} stages; there are {stages}"
+            reason = f"gives layers of {len(self.layers)} stages; there are {stages}"
             raise InvalidConfiguration(FIELD, reason)
 
     def __str__(self) -> str:
-        """As `parse_recomputation` reads it."""
+        """The text that `parse_recomputation` reads."""
         if isinstance(self.layers, tuple):
             return ",".join(map(str, self.layers))
         if self.layers is not None:

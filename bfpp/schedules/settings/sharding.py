@@ -190,7 +190,7 @@ class Communication:
 
 
 FULLY_SHARDED = ("gather_per", "reduce_per", "run_length", "weight_buffers", "prefetch")
-"""Fields that say how full sharding is done."""
+"""Fields that apply to full sharding alone."""
 
 CHOICES = {"sharding": Sharding, "p2p": P2P, "gather_per": Per, "reduce_per": Per}
 """Enumerations of the fields of `Communication` that have one."""

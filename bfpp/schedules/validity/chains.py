@@ -2,7 +2,7 @@
 
 The tasks of one buffer that are on one lane are a chain: those that happen before a step are
 the first few of it, and those that happen after it the last few. In a right graph there is
-nothing between, and the turns say where to look: two questions for each step. Elsewhere both
+nothing between, and the turns show where to look: two questions for each step. Elsewhere both
 ends are searched for by bisection.
 
 All that depends on time here works in both directions: looking back from a step for what fills its
@@ -82,7 +82,7 @@ def _chains(
 ) -> tuple[Places, _Chains]:
     """The buffer of each step, as one number over all ranks, and the chains of all buffers.
 
-    What is done for both copies of a unit uses a buffer of that number at each.
+    Tasks for both copies of a unit use a buffer of that number at each.
     """
     shared = tasks[(graph.peer[tasks] != NONE) & (graph.peer[tasks] != graph.rank[tasks])]
     user = np.concatenate([step, tasks, shared])

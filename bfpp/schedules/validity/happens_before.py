@@ -4,8 +4,8 @@ A task starts once it heads its lane (a transfer: both its lanes) and its depend
 ended. So it waits for its dependencies and for the task before it on each of its lanes
 (`graph.followers`). Nothing here knows what tasks mean.
 
-- `replay` runs all lanes in order with unbuffered sends, and says which tasks never start.
-- `waits` says why each of a cycle of tasks waits for the next.
+- `replay` runs all lanes in order with unbuffered sends, and marks tasks that never start.
+- `waits` explains why each of a cycle of tasks waits for the next.
 - `HappensBefore` answers for many pairs of tasks at once whether the first has ended when the
   second one starts.
 
@@ -93,7 +93,7 @@ class HappensBefore:
             lane, other = here[late], there[early]
             pair = self._pair(lane, other)
             at = np.searchsorted(keys, pair + late, side="right")
-            # What the table says of another pair of lanes is less than all of this one.
+            # Entries of another pair of lanes are less than all of this one.
             proven[rest] = (lane == other) | (latest[at] >= pair + early)
         return proven
 

@@ -91,7 +91,7 @@ def numbering(graph: TaskGraph) -> Iterator[Finding]:
 def lanes(graph: TaskGraph) -> Iterator[Finding]:
     """Every task is on the lane of its stream, of its rank; a transfer at both its ends.
 
-    So is what is done for both copies of a unit.
+    So is a task for both copies of a unit.
     """
     for lane, times in Counter(graph.lanes).items():
         if times > 1:
@@ -119,9 +119,9 @@ def _off_lane(graph: TaskGraph) -> Flags:
 
 
 def _has_peer(graph: TaskGraph, operation: Operation) -> bool:
-    """True if its tasks have two ends: transfers, and what is done for both copies of a unit.
+    """True if its tasks have two ends: transfers, and tasks for both copies of a unit.
 
-    And what is done for the first and the last unit, where these are on two ranks.
+    Tasks for the first and the last unit do, too, where these are on two ranks.
     """
     if operation.row.scope is Scope.ENDS:
         return len(graph.layout.ends) > 1
@@ -142,9 +142,9 @@ def _misplaced(
 
 
 def placement(graph: TaskGraph) -> Iterator[Finding]:
-    """Whatever is done for a unit, a rank that holds the unit does; for its copies, both do.
+    """Tasks of a unit are on a rank that holds it, or on both ranks of its copies.
 
-    What is done for the first and the last unit is of the first, on all ranks that hold either.
+    Tasks of the first and the last unit name the first, on all ranks that hold either.
     """
     layout, rank, unit, microbatch = graph.layout, graph.rank, graph.unit, graph.microbatch
     of_unit, of_ends, of_rank = (

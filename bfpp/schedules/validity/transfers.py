@@ -93,13 +93,13 @@ def channels(graph: TaskGraph) -> Iterator[Finding]:
 def posts(graph: TaskGraph) -> Iterator[Finding]:
     """Sends match receives, each end posted once and on the right side of its pass.
 
-    Posts may be left out where the order of lanes says as much: on channels, and in queues.
+    Posts may be left out where the order of lanes is the same: on channels, and in queues.
     """
     p2p = graph.communication.p2p
     if len(graph.posts.rank):
         yield from posting_faults(graph, graph.posts)
     elif not (p2p is P2P.CHANNELS or graph.communication.has_queues) and graph.is_transfer.any():
-        yield f"no posts say in which order transfers are posted, which are {p2p}", ()
+        yield f"transfers are {p2p}, and no posts give their order", ()
 
 
 def _channels(lanes: tuple[Lane, ...]) -> list[tuple[Lane, Lane]]:

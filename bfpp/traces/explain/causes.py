@@ -237,9 +237,9 @@ class Causes:
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
         walked = self._walked
         operation = walked.operation[on]
-        beside = (
+        blocks_compute = (
             after != NONE and walked.is_compute[after] and walked.lane[on] != walked.lane[after]
         )
-        if beside and self._ends_buffer[operation]:
+        if blocks_compute and self._ends_buffer[operation]:
             return Cause.BUFFER
         return LOOKS[OPERATIONS[operation]].cause or where

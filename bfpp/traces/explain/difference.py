@@ -14,7 +14,7 @@ import numpy as np
 
 from bfpp.schedules import InvalidInput, Lane, Operation, Task
 from bfpp.schedules.columns import Seconds
-from bfpp.schedules.graph.comparison import what_differs
+from bfpp.schedules.graph.comparison import differing_settings
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.traces.explain.causes import Causes
@@ -265,15 +265,15 @@ def difference(first: Timeline, second: Timeline) -> Difference:
     >>> bfpp.difference(slow, fast).mean_rank["compute"]
     Pair(simulated=16.0, measured=12.0)
     """
-    differs = what_differs(first.graph, second.graph)
+    differs = differing_settings(first.graph, second.graph)
     if first.is_measured and not second.is_measured:
         first, second = second, first
     if not differs:
         return Difference(first, second)
-    laid = align_trace(second, first)
-    if laid is None:
+    aligned = align_trace(second, first)
+    if aligned is None:
         raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
-    return Difference(first, laid)
+    return Difference(first, aligned)
 
 
 def _from_first(timeline: Timeline) -> Seconds:

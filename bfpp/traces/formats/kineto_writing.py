@@ -84,8 +84,8 @@ def _events(timeline: Timeline, rank: int) -> Iterator[Event]:
         }
 
 
-def _named(what: str, process: int, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+def _named(kind: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _action(task: Task, rank: int) -> str | None:

@@ -3,7 +3,7 @@
 One process for each rank, one thread for each lane, one slice for each task on
 each of its lanes, and an arrow from every send to its receive.
 
-Rules that keep a trace processor from losing slices without a word:
+Rules that keep a trace processor from losing slices silently:
 
 - Times are rounded once, to whole nanoseconds, the finest it keeps; and no
   slice starts before the one ahead of it on its thread has ended. (Measured
@@ -13,7 +13,7 @@ Rules that keep a trace processor from losing slices without a word:
 - Times count from the start of the step: its clock may be at any hour, and a
   double of microseconds since 1970 has no nanoseconds left.
 - A task that takes no time is a slice of length 0. It may be drawn below the
-  slice that starts at that instant, and a search still finds it, unless there
+  slice that starts at that instant, and a search still lists it, unless there
   are more than 512 such tasks at one instant on one lane.
 """
 
@@ -81,7 +81,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
     """The trace's events: names of processes and threads, then task by task the slices.
 
     In the order of tasks, because events of one instant are read in the order
-    of the file: each arrow leaves before it arrives, and both ends find the
+    of the file: each arrow leaves before it arrives, and both its ends attach to the
     slice that was written just before them, although it may last no time.
     """
     yield from _names(timeline)

@@ -30,7 +30,7 @@ def read_perfetto(trace: Mapping[str, Any]) -> Timeline:
         times["end"] = [_seconds(each["ts"] + each["dur"]) for each in events]
         source = [about.pop(name) for name in ("generator", "schedule", "source")][-1]
     except (KeyError, TypeError) as error:
-        raise MalformedTimeline(f"is no such trace: {type(error).__name__} {error}") from None
+        raise MalformedTimeline(f"is not a trace of bfpp: {type(error).__name__} {error}") from None
     asides = {name: _argument(events, f"{name} (us)") for name in MEASURED_ALONE}
     return recorded_timeline(
         {"source": source, "about": about, "graph": trace[GRAPH], **times, **asides}

@@ -1,4 +1,4 @@
-"""Protocol buffers on the wire, as far as traces need them: varints, doubles, texts, messages.
+"""The wire format of protocol buffers that traces need: varints, doubles, texts, messages.
 
 A message is a sequence of fields, each with a number and a wire type. In a file, each message
 follows its length, a varint.

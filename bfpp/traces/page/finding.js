@@ -1,10 +1,10 @@
-// Search for tasks: in words (`backward micro-batch 3 rank 1`), or as actions of orders (`2B3`).
+// Search for tasks: by operation and numbers (`backward micro-batch 3 rank 1`), or by action (`2B3`).
 
 const AS_IN_ORDERS = /^(\d+)(F|B|I|W)(\d+)$/i;
 const OPERATION_OF = { F: "forward", B: "backward", I: "backward-input", W: "backward-weight" };
 const KINDS = { stage: "stage", unit: "unit", "micro-batch": "microbatch", microbatch: "microbatch" };
 
-let hits = [], hit = -1; // what was found, as [panel, task], and which of it is shown
+let hits = [], hit = -1; // matches, as [panel, task], and the one shown
 
 // A query: numbers by column, a rank, and words of the operation.
 function readQuery(text) {
@@ -30,21 +30,22 @@ function tasksNamed(panel, { columns, rank, words, operation }) {
     : words.every((word) => title.includes(word)));
   const ofRank = panel.lanes.map((lane) => rank === null || lane.rank === rank);
   const numbers = Object.entries(columns).map(([name, value]) => [panel[name], value]);
-  const found = [];
+  const matches = [];
   for (let task = 0; task < panel.lane.length; task++) {
     if (!fits[panel.operation[task]] || !(panel.duration[task] > 0)) continue;
     if (!ofRank[panel.lane[task]] && !(panel.peerLane[task] >= 0 && ofRank[panel.peerLane[task]]))
       continue;
-    if (numbers.every(([column, value]) => column[task] === value)) found.push(task);
+    if (numbers.every(([column, value]) => column[task] === value)) matches.push(task);
   }
-  return found.sort((one, other) => panel.start[one] - panel.start[other]);
+  return matches.sort((one, other) => panel.start[one] - panel.start[other]);
 }
 
 function findTasks(text) {
   const wanted = readQuery(text), asks = text.trim().length > 0;
   hits = asks ? panels.flatMap((panel) => tasksNamed(panel, wanted).map((task) => [panel, task])) : [];
   hit = -1;
-  find(".found").textContent = asks ? `${hits.length.toLocaleString("en")} found` : "";
+  const count = hits.length.toLocaleString("en"), noun = hits.length === 1 ? "match" : "matches";
+  find(".matches").textContent = asks ? `${count} ${noun}` : "";
 }
 
 // Shows the next match in the middle of the window, and describes it.
@@ -53,7 +54,7 @@ async function nextHit(forward = true) {
   hit = (hit + (forward ? 1 : hits.length - 1) + hits.length) % hits.length;
   const [panel, task] = hits[hit];
   await bringIntoView(panel, task);
-  find(".found").textContent = `${hit + 1} of ${hits.length.toLocaleString("en")}`;
+  find(".matches").textContent = `${hit + 1} of ${hits.length.toLocaleString("en")}`;
   const row = panel.rows.find(({ tasks }) => tasks.includes(task));
   if (row) choose(panel, row, task);
 }

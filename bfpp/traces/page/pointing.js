@@ -85,7 +85,7 @@ function describe(panel, { row, task, crowd }) {
     ...describeWaits(panel, row, task),
   ];
   if (crowd > 1)
-    tip.push(element("p", {}, `One of ${crowd} tasks in this pixel: zoom in to tell them apart.`));
+    tip.push(element("p", {}, `One of ${crowd} tasks in this pixel: zoom in to separate them.`));
   return tip;
 }
 
@@ -140,26 +140,26 @@ function unpoint() {
 }
 
 function point(panel, event) {
-  const found = taskAt(panel, event);
-  panel.figure.classList.toggle("idle", !found && Boolean(waitAt(panel, event)));
-  if (found) showTask(panel, found, event);
+  const target = taskAt(panel, event);
+  panel.figure.classList.toggle("idle", !target && Boolean(waitAt(panel, event)));
+  if (target) showTask(panel, target, event);
   else if (!showMemory(panel, event)) unpoint();
 }
 
 // Outlines a task and its dependencies, and describes it next to a place on the screen.
-function showTask(panel, found, place) {
-  if (pointed.task !== found.task || pointed.row !== found.row) {
+function showTask(panel, shown, place) {
+  if (pointed.task !== shown.task || pointed.row !== shown.row) {
     unpoint();
-    pointed = found;
-    const others = dependenciesOf(panel, found.task).slice(0, MOST_NAMED);
+    pointed = shown;
+    const others = dependenciesOf(panel, shown.task).slice(0, MOST_NAMED);
     panel.figure.append(
       ...others.flatMap((task) => outlines(panel, task, "mark dependency")),
-      ...outlines(panel, found.task, "mark task"),
+      ...outlines(panel, shown.task, "mark task"),
     );
     for (const other of counterparts(panel))
-      other.figure.append(...outlines(other, found.task, "mark task"));
+      other.figure.append(...outlines(other, shown.task, "mark task"));
   }
-  showTip(describe(panel, found), place);
+  showTip(describe(panel, shown), place);
 }
 
 function showTip(words, { clientX, clientY }) {

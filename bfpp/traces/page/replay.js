@@ -84,15 +84,15 @@ async function replayedAnswer(chosen) {
     const sizes = Object.entries(choices.withModels).map(([name, value]) => `${name} ${value}`);
     return { wrong: { field: "model", reason: `listed for ${sizes.join(", ")}` } };
   }
-  const found = await Promise.all(steps.map((step) => timelineOf(step, values)));
-  const lead = verdict(found.map(({ length }, at) =>
+  const timelines = await Promise.all(steps.map((step) => timelineOf(step, values)));
+  const lead = verdict(timelines.map(({ length }, at) =>
     ({ name: names[at], length, shortage: model ? steps[at].known[model].shortage : "" })));
   const said = model ? { model, ...choices.models[model] }
     : Object.fromEntries(choices.costs.map((name) => [name, Number(values[name])]));
   const costs = Object.entries(said).map(([name, value]) => `${name} = ${value}\n`).join("");
   const experiments = steps.map(({ known, experiment }, at) =>
     [names[at], model ? known[model].experiment : experiment + costs]);
-  return { lead, panels: found, experiments, command: commandOf(values, names, said) };
+  return { lead, panels: timelines, experiments, command: commandOf(values, names, said) };
 }
 
 function commandOf(values, names, said) {

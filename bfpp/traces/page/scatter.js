@@ -4,10 +4,10 @@ const SVG = "http://www.w3.org/2000/svg";
 const PLOT = { width: 860, height: 340, left: 62, right: 14, top: 14, bottom: 42 };
 const MOST_KINDS = 24; // values that a filter lists
 
-function drawn(name, attributes, words = "") {
+function drawn(name, attributes, caption = "") {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = words;
+  made.textContent = caption;
   return made;
 }
 
@@ -27,29 +27,29 @@ function filtersOf({ rows, filters }, onchange) {
 const nameOfChoice = (name) =>
   name.length === 2 ? name.toUpperCase() : capital(name.replaceAll("_", " "));
 
-function setUpFound({ found }) {
-  if (!found) return;
-  const plot = find(".plot"), words = element("output", { className: "counted" });
-  const graph = drawn("svg", { role: "group", "aria-label": `${found.y} against ${found.x}` });
+function setUpResults({ results }) {
+  if (!results) return;
+  const plot = find(".plot"), caption = element("output", { className: "counted" });
+  const graph = drawn("svg", { role: "group", "aria-label": `${results.y} against ${results.x}` });
   const redrawPlot = () => {
     const selects = [...plot.querySelectorAll("select")];
-    const kept = found.rows.filter((row) =>
+    const kept = results.rows.filter((row) =>
       selects.every(({ name, value }) => !value || `${row[name] ?? ""}` === value));
-    drawScatter(graph, found, kept, words);
+    drawScatter(graph, results, kept, caption);
   };
-  const filters = filtersOf(found, redrawPlot);
-  plot.append(element("form", { className: "filters" }, ...filters), graph, words);
+  const filters = filtersOf(results, redrawPlot);
+  plot.append(element("form", { className: "filters" }, ...filters), graph, caption);
   plot.hidden = false;
   matchMedia(`(max-width: ${NARROW}px)`).addEventListener("change", redrawPlot);
   redrawPlot();
 }
 
 // As wide as the page where that is narrow, so that letters and points keep their size.
-function drawScatter(graph, found, rows, words) {
+function drawScatter(graph, results, rows, caption) {
   const width = Math.min(PLOT.width, graph.parentElement.clientWidth);
   graph.setAttribute("viewBox", `0 0 ${width} ${PLOT.height}`);
   const across = width - PLOT.left - PLOT.right, up = PLOT.height - PLOT.top - PLOT.bottom;
-  const most = (name) => Math.max(...found.rows.map((row) => row[name]), 1e-9) * 1.05;
+  const most = (name) => Math.max(...results.rows.map((row) => row[name]), 1e-9) * 1.05;
   const mostX = most("x"), mostY = most("y"), bottom = PLOT.top + up;
   const x = (value) => PLOT.left + (value / mostX) * across;
   const y = (value) => bottom - (value / mostY) * up;
@@ -62,18 +62,18 @@ function drawScatter(graph, found, rows, words) {
     parts.push(drawn("path", { d: `M${PLOT.left} ${y(value)}H${PLOT.left + across}`, class: "grid" }));
     parts.push(drawn("text", { x: PLOT.left - 6, y: y(value) + 4, "text-anchor": "end" }, `${value}`));
   }
-  parts.push(drawn("text", { x: PLOT.left + across, y: PLOT.height - 6, "text-anchor": "end" }, found.x));
-  parts.push(drawn("text", { x: PLOT.left + 6, y: PLOT.top + 10 }, found.y));
+  parts.push(drawn("text", { x: PLOT.left + across, y: PLOT.height - 6, "text-anchor": "end" }, results.x));
+  parts.push(drawn("text", { x: PLOT.left + 6, y: PLOT.top + 10 }, results.y));
   const points = [...rows].sort((one, other) => one.pareto - other.pareto).map((row) => {
     const circle = drawn("circle", { cx: x(row.x), cy: y(row.y), r: row.pareto ? 5.5 : 3.5,
       class: row.pareto ? "pareto" : "", role: "img", "aria-label": row.title,
       ...(row.pareto && { tabindex: 0 }) });
     for (const event of ["pointerenter", "focus"])
-      circle.addEventListener(event, () => { words.textContent = row.title; });
+      circle.addEventListener(event, () => { caption.textContent = row.title; });
     return circle;
   });
   graph.replaceChildren(...parts, ...points);
-  words.textContent = `${rows.length.toLocaleString("en")} of ${found.rows.length.toLocaleString("en")} `
+  caption.textContent = `${rows.length.toLocaleString("en")} of ${results.rows.length.toLocaleString("en")} `
     + "configurations; filled: on the Pareto front";
 }
 

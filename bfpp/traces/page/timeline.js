@@ -161,7 +161,7 @@ async function start() {
   find(".lead").textContent = content.lead;
   find(".channels input").checked = content.opensWithChannels;
   setUpChoices(content);
-  setUpFound(content);
+  setUpResults(content);
   setPanels(await Promise.all(content.panels.map(load)));
   view = clampedView(-Infinity, Infinity);
   opening = viewNow();

@@ -29,8 +29,8 @@ function closeWait() {
 // Shows the causes of the clicked idle stretch, until something else is clicked.
 function openWait(panel, event) {
   closeWait();
-  const found = waitAt(panel, event);
-  if (found) explainWait(panel, found);
+  const target = waitAt(panel, event);
+  if (target) explainWait(panel, target);
 }
 
 function explainWait(panel, { row, wait }) {

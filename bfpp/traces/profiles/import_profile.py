@@ -131,7 +131,7 @@ def _stage(chunk: int, rank: int, ranks: int, on_vee: bool) -> int:
 
 
 def _order(rank: RecognisedStep, stage_of: Callable[[int], int]) -> Order:
-    """The rank's order; where names do not say, it has one stage, and micro-batches are counted."""
+    """The rank's order; without names, it has one stage, and micro-batches are counted."""
     counts = Counter[tuple[int, int]]()
     steps = []
     for each in rank.passes:

@@ -42,7 +42,7 @@ THREAD_BITS = 24
 
 _OPERATOR = re.compile(r"\w+::")
 _CALL = re.compile(r"(.*?)(?:, seq = (\d+))?(?:, op_id = \d+)?(?:, (?:sizes|input_op_ids) = .*)?")
-"""A range's name as `emit_nvtx` writes it: the operator, then what it says of the call."""
+"""A range's name as `emit_nvtx` writes it: the operator, then details of the call."""
 
 _AUTOGRAD = "autograd::"
 

@@ -102,7 +102,7 @@ _LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACK
 def recognise_passes(seen: Profile) -> RecognisedStep:
     """Recognise what a rank ran in a profile of it."""
     spans = chain(seen.annotations, seen.functions)
-    named_by = {span: passes for span in spans if (passes := _named_so(seen, span))}
+    named_by = {span: passes for span in spans if (passes := _passes_named(seen, span))}
     # Functions of one name may call each other.
     named = [it for span in outermost(named_by) for it in named_by[span]]
     kernels = [it for it in seen.kernels if "SendRecv" in it.name]
@@ -124,7 +124,7 @@ def recognise_passes(seen: Profile) -> RecognisedStep:
     )
 
 
-def _named_so(seen: Profile, span: TracedRange) -> list[RecognisedPass]:
+def _passes_named(seen: Profile, span: TracedRange) -> list[RecognisedPass]:
     """The passes that a range's name stands for: none, one, or the two of a block."""
     whole = span.thread, span.start, span.end
     if match := _NUMBERED.fullmatch(span.name):
@@ -237,7 +237,7 @@ def _begun(
 
 
 def _receives(seen: Profile, received: Sequence[TracedRange]) -> Iterator[Receive]:
-    """Receives in ranges whose names say what they receive."""
+    """Receives in ranges that are named by what they receive."""
     for span in seen.annotations:
         match = _RECEIVE.fullmatch(span.name)
         inside = _begun(seen, received, span) if match else ()

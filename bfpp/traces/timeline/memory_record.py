@@ -60,7 +60,7 @@ class MemoryRecord:
     def on_device(self, graph: TaskGraph) -> MemoryRecord:
         """The record without activations that are on the host alone.
 
-        They are away while the order of passes says so (`bfpp.schedules.graph.residency`), however
+        They are away by the order of passes (`bfpp.schedules.graph.residency`), however
         long copies take. Memory to reload into is taken at the end of a step, before the next one
         begins and frees that of offloaded activations: where this sum is larger than the memory
         later in that step, it counts for it.

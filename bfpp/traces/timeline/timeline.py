@@ -6,7 +6,7 @@ Rules:
 - A simulated task starts when the last of its predecessors ends. A measured one
   starts later, by the launch latency, and may seem to start earlier, by the error
   of a clock: nothing here relies on either.
-- No task ends before it starts: where a clock says so, it took no time.
+- No task ends before it starts: where a clock shows that, it took no time.
 """
 
 from __future__ import annotations

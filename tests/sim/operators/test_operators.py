@@ -285,7 +285,7 @@ def test_a_policy_of_other_stages_is_refused():
     policy = parse_recomputation("3,2")
     policy.require(2)
     assert [policy.of_stage(stage).layers_of(8) for stage in range(2)] == [3, 2]
-    with pytest.raises(InvalidConfiguration, match="says layers of 2 stages; there are 4"):
+    with pytest.raises(InvalidConfiguration, match="gives layers of 2 stages; there are 4"):
         policy.require(4)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.graph.comparison import what_differs
+from bfpp.schedules.graph.comparison import differing_settings
 from bfpp.schedules.operations.streams import COMPUTE
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.engines import simulate
@@ -139,12 +139,12 @@ def test_graphs_of_the_same_settings_can_differ():
     whole = graph()
     task = next(task for task in whole.tasks() if task.dependencies)
     other = waiting_less(whole, task.number, task.dependencies[0])
-    assert what_differs(whole, other) == "the order or the dependencies of the tasks"
+    assert differing_settings(whole, other) == "the order or the dependencies of the tasks"
 
 
 @SOME
 @given(configurations(), configurations())
-def test_what_differs_is_told_if_anything_does(first, second):
-    told = what_differs(first.graph(), second.graph())
-    assert bool(told) == (first.graph().digest != second.graph().digest)
-    assert told or first[1:] == second[1:]
+def test_differing_settings_are_named(first, second):
+    named = differing_settings(first.graph(), second.graph())
+    assert bool(named) == (first.graph().digest != second.graph().digest)
+    assert named or first[1:] == second[1:]

@@ -109,12 +109,12 @@ def test_a_task_is_found_by_its_name(opened: Callable[..., Page]) -> None:
             & (graph.stage == stage)
             & (graph.microbatch == microbatch)
         )
-        assert page.find(".found").text in ("1 of 1", "1 found")
+        assert page.find(".matches").text in ("1 of 1", "1 match")
         first, last = page.get("bfpp.view()")
         assert first < shown.start[task] < shown.end[task] < last
     page.find(".find input").clear()
     page.find(".find input").send_keys("optimizer rank 2")
-    assert page.find(".found").text == "1 found"
+    assert page.find(".matches").text == "1 match"
 
 
 @in_browser

@@ -75,14 +75,14 @@ def shortened(content: str, size: float, width: float) -> str:
     return content[: max(fitting, 0)].rstrip() + "…"
 
 
-def wrapped(content: str, size: float, width: float, beside: float = 0.0) -> list[str]:
+def wrapped(content: str, size: float, width: float, reserved: float = 0.0) -> list[str]:
     """The content in lines that fit in the width, or as much of it as `MOST_LINES` hold.
 
-    The first leaves room for what is `beside` it. A number stays with what it counts: `8
+    The first leaves `reserved` free. A number stays with what it counts: `8
     micro-batches`.
     """
     words, lines = SPACES.split(content.strip()), [""]
-    rooms = [width - beside, *[width] * (MOST_LINES - 1)]
+    rooms = [width - reserved, *[width] * (MOST_LINES - 1)]
     for at, word in enumerate(words):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
         if not lines[-1] or text_width(longer, size) <= rooms[len(lines) - 1]:
@@ -174,7 +174,7 @@ def stroked(pieces: Sequence[str], colour: str, width: float, **attributes: str)
 
 
 def document(width: float, height: float, title: str, body: Iterable[str], unit: str = "") -> str:
-    """A whole SVG file, white behind; a user unit is a CSS pixel, or what `unit` says."""
+    """A whole SVG file, white behind; a user unit is a CSS pixel, or one `unit`."""
     size = f'width="{number(width)}{unit}" height="{number(height)}{unit}"'
     view = f'viewBox="0 0 {number(width)} {number(height)}"'
     return "\n".join(

@@ -162,5 +162,5 @@ def _legend(
         return [stroked([f"M{number(x)} {number(y - 2.5)}h14"], LIMIT, 0.8)]
 
     samples = [Sample(name, partial(swatch, colours[name]), SWATCH + 3) for name in names]
-    samples += [Sample(f"a device's {mark:.4g} GiB", line, 18) for mark in marks]
+    samples += [Sample(f"device memory: {mark:.4g} GiB", line, 18) for mark in marks]
     return legend(samples, LEFT, baseline, math.inf, 0, gap=9)[0]

@@ -1,7 +1,7 @@
 """Predicted against measured numbers, as a printable SVG: one colour for each method.
 
 Both axes have one scale, so that a perfect prediction lies on the diagonal;
-the band beside it is a tenth more and less.
+the band around it is a tenth more and less.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ def _panel(
     timeline = drawing.panel.timeline
     baseline = top + TITLE
     note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
-    beside = text_width(note, SMALL) + TITLE
-    lines = wrapped(drawing.panel.title, TITLE, frame.right - EDGE, beside)
+    reserved = text_width(note, SMALL) + TITLE
+    lines = wrapped(drawing.panel.title, TITLE, frame.right - EDGE, reserved)
     title, last = heading(EDGE, baseline, lines, TITLE)
     elements = [*title, text(frame.right, baseline, note, SMALL, "end", QUIET_INK)]
     tops, bottom = _row_tops(drawing, frame, last + 5)
