@@ -2,8 +2,8 @@
 
 Rules:
 
-- `source/core.h` declares every function, with the length of each array; `library` reads it, so
-  that a signature stands once. A module here has the functions of the C file of its name.
+- Headers in `source/` declare every function, with the length of each array; `library` reads them,
+  so that a signature stands once. A module here has the functions of the C file of its name.
 - A C file knows arrays alone. What a schedule, an operation or a cost is stays in Python, and
   nothing that a user adds to bfpp needs C.
 - Functions check the indices that they are given: malformed arrays raise `ValueError`.

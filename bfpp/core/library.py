@@ -1,7 +1,7 @@
 """Loads the compiled core, and checks what its functions are given.
 
-`source/core.h` is read as it stands: a parameter's type says which arrays a function takes, and
-the brackets behind it how long they are. So a call with an array of another type or length, or one
+The headers in `source/` are read as they stand: a parameter's type says which arrays a function
+takes, and the brackets behind it how long they are. So a call with an array of another type or length, or one
 that is not contiguous, raises `TypeError` or `ValueError` before any C runs.
 """
 
@@ -49,7 +49,7 @@ class Function(Protocol):
 
 @cache
 def function(name: str) -> Function:
-    """The function of that name: `sweep` is `bfpp_sweep` of the header."""
+    """The function of that name: `sweep` is `bfpp_sweep` of a header."""
     symbol, parameters = _declarations()[name]
     call = _library()[symbol]
     call.restype = ctypes.c_int64
@@ -57,7 +57,7 @@ def function(name: str) -> Function:
     call.errcheck = _checked
     names = [each[3] for each in parameters]
     arrays = [(place, each) for place, each in enumerate(parameters) if each[4] is not None]
-    lengths = eval(  # noqa: S307 - of the header beside this file
+    lengths = eval(  # noqa: S307 - of the headers beside this file
         f"lambda {', '.join(names)}: ({''.join(each[4] + ', ' for _, each in arrays)})"
     )
     places = [place for place, _ in arrays]
@@ -94,14 +94,14 @@ Parameter = tuple[bool, str, bool, str, str | None]
 @cache
 def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     """Symbol and parameters of each function, by its name."""
-    text = (SOURCE / "core.h").read_text()
+    text = "".join(path.read_text() for path in sorted(SOURCE.glob("*.h")))
     found = {}
     for symbol, name, listed in DECLARATION.findall(text):
         parameters = []
         for each in re.split(r",\s*", listed.strip()):
             match = PARAMETER.match(each.strip())
             if match is None:
-                raise CoreError(f"core.h: {each!r} of {symbol} is no parameter")
+                raise CoreError(f"{each!r} of {symbol} is no parameter")
             constant, kind, optional, own, length = match.groups()
             parameters.append((bool(constant), kind, bool(optional), own, length))
         found[name] = symbol, parameters

@@ -1,5 +1,5 @@
 /* Replay of a task graph; the reference is `bfpp/sim/engines/simpy_engine.py`. */
-#include "core.h"
+#include "replay.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,4 +5,6 @@
 #define SOURCE_HASH "unknown"
 #endif
 
+CORE const char *bfpp_source_hash(void);
+
 const char *bfpp_source_hash(void) { return SOURCE_HASH; }
