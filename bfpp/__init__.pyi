@@ -18,6 +18,7 @@ from .schedules import Operation as Operation
 from .schedules import Schedule as Schedule
 from .schedules import Sharding as Sharding
 from .schedules import TaskGraph as TaskGraph
+from .schedules import build_graph as build_graph
 from .schedules import find_schedule as find_schedule
 from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
@@ -27,7 +28,6 @@ from .sim.cluster.cluster import Cluster as Cluster
 from .sim.cluster.cluster import load_cluster as load_cluster
 from .sim.costs.abstract import AbstractCosts as AbstractCosts
 from .sim.costs.physical import PhysicalCosts as PhysicalCosts
-from .sim.engines.compiled_lowering import build_graph as build_graph
 from .sim.engines.cost_model import CostModel as CostModel
 from .sim.engines.cost_model import Costs as Costs
 from .sim.engines.engines import simulate as simulate

@@ -1,8 +1,8 @@
 """Loads the compiled core, and checks what its functions are given.
 
 The headers in `source/` are read as they stand: a parameter's type says which arrays a function
-takes, and the brackets behind it how long they are. So a call with an array of another type or length, or one
-that is not contiguous, raises `TypeError` or `ValueError` before any C runs.
+takes, and the brackets behind it how long they are. So a call with an array of another type or
+length, or one that is not contiguous, raises `TypeError` or `ValueError` before any C runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Function(Protocol):
     """A function of the core: takes numbers and arrays, returns a count or a flag."""
 
     def __call__(self, *arguments: int | float | np.ndarray[Any, Any] | None) -> int:
-        """Raises `ValueError` for arrays of other lengths, and for malformed contents."""
+        """Raises `TypeError` and `ValueError` for other types, lengths, or malformed contents."""
 
 
 @cache
@@ -69,7 +69,10 @@ def function(name: str) -> Function:
                 raise ValueError(
                     f"core: {names[place]} of {name} has {array.size} elements, not {length}"
                 )
-        count: int = call(*arguments)
+        try:
+            count: int = call(*arguments)
+        except ctypes.ArgumentError as error:
+            raise TypeError(str(error)) from None
         return count
 
     return checked

@@ -1,4 +1,4 @@
-"""Where the core's sources and its library are; `setup.py` reads this file, too, before any package."""
+"""Where the core's sources and its library are. `setup.py` runs this file, before any package."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import verdict
 from bfpp.explorer.choices import WITH_MODEL, chosen, defaults, groups
 from bfpp.options.experiment_file import experiment_text
-from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
+from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph, build_graph
 from bfpp.schedules.configuration import Configuration
-from bfpp.sim.engines.compiled_lowering import build_graph
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.presets.files import preset_names
 from bfpp.traces.page.html import contents

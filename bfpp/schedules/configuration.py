@@ -9,7 +9,7 @@ from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.families.registry import find_schedule, is_built_in
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.lowering import lower
+from bfpp.schedules.lowering import lower_steps, step_table, table_of
 from bfpp.schedules.orders.steps import Schedule, forward_only
 from bfpp.schedules.settings.degrees import Degrees
 from bfpp.schedules.settings.precision import Precision
@@ -102,15 +102,20 @@ def build_graph(
     *,
     evaluates: bool = False,
 ) -> TaskGraph:
-    """The task graph of a schedule, lowered by numpy: `bfpp.build_graph` does large ones faster.
+    """The task graph of a schedule, or of the one of that name.
 
-    >>> from bfpp.schedules import Layout, build_graph
-    >>> build_graph("breadth-first", Layout(4, 8, loops=2))
+    If it `evaluates`, of the schedule's forward passes alone. Raises `InvalidConfiguration` where
+    the schedule cannot run on the layout.
+
+    >>> import bfpp
+    >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
     <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
     """
     known = find_schedule(schedule) if isinstance(schedule, str) else schedule
-    orders, posts = known.orders(layout), known.posts
+    posts = known.posts
     if evaluates:  # what is posted for a training step, an evaluation does not need
-        orders, posts = [*map(forward_only, orders)], ()
-    graph = lower(orders, layout, communication or Communication(), known.name, posts)
+        steps, posts = step_table([*map(forward_only, known.orders(layout))], layout), ()
+    else:
+        steps = table_of(known.joined_orders(layout), layout)
+    graph = lower_steps(steps, layout, communication or Communication(), known.name, posts)
     return graph.checked() if is_built_in(known) else graph

@@ -26,7 +26,6 @@ from bfpp.schedules.operations import operations
 from bfpp.schedules.operations.operations import declare
 from bfpp.schedules.operations.row import Row, Scope
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.engines.compiled_lowering import build_graph as build_compiled
 from bfpp.sim.engines.engines import ENGINES, NOT_CHECKED, simulate
 from bfpp.sim.experiment.experiment import Experiment
 from tests.helpers.mutations import waiting_less
@@ -64,8 +63,7 @@ def test_what_is_built_in_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("bfpp.schedules.validity._findings", None)
     for schedule in registered_schedules().values():
         layout = schedule.layout(2, 4)
-        for build in (build_graph, build_compiled):
-            assert simulate(build(schedule, layout), AbstractCosts()).step_time > 0
+        assert simulate(build_graph(schedule, layout), AbstractCosts()).step_time > 0
 
 
 def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +100,6 @@ def test_graphs_of_a_users_schedule_or_operation_are_checked(
         return without_a_wait(posted(graph, *posts))
 
     monkeypatch.setattr(lowering, "posted", wrong)
-    monkeypatch.setattr("bfpp.sim.engines.compiled_lowering.posted", wrong)
     line = "--pp 2 --microbatches 4"
     code, out, err = bfpp(f"simulate mine.py:Mine {line}")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from bfpp.core.orders import Orders
+from bfpp.core.orders import in_sequences as in_sequences_by_core
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.orders.steps import Schedule, Step, backward, forward, in_sequences, in_turn
 
@@ -32,3 +36,15 @@ class InSequences(Schedule):
         backwards = in_sequences(backward, stages[::-1], *batch)
         yield from in_turn(max(self.ahead(layout, rank), 0), forwards)
         yield from in_turn(len(stages) * layout.microbatches, forwards, backwards)
+
+    def joined_orders(self, layout: Layout) -> Orders:
+        """Columns of the orders of all ranks, by the core; raises what `require` does."""
+        kind = type(self)
+        if (kind.steps, kind.orders) != (InSequences.steps, InSequences.orders):
+            return super().joined_orders(layout)
+        self.require(layout)
+        ahead = [max(self.ahead(layout, rank), 0) for rank in range(layout.pp)]
+        stages, sequence = layout.stages_by_rank, self.sequence_of(layout)
+        return in_sequences_by_core(
+            stages.member, stages.start, layout.microbatches, sequence, np.array(ahead)
+        )

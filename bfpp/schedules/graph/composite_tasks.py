@@ -168,7 +168,11 @@ def expanded(graph: Graph) -> Graph:
     for buffer in ("weight_buffer", "gradient_buffer"):
         columns[buffer] = np.where(of_pass, columns[buffer], np.int32(NONE))
     lanes, lane, peer_lane = lanes_of_tasks(
-        columns["operation"], columns["rank"], columns["peer"], graph.communication
+        columns["operation"],
+        columns["rank"],
+        columns["peer"],
+        graph.layout.pp,
+        graph.communication,
     )
     return replace(
         graph,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core.lanes import find_lanes
 from bfpp.schedules.columns import NONE, Integers
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.schedules.operations.streams import STREAMS, Stream
 from bfpp.schedules.settings.sharding import Communication
+
+KNOWN = 4096
+"""Size of the cache of lanes."""
 
 
 class Lane(NamedTuple):
@@ -29,33 +34,30 @@ class Lane(NamedTuple):
 
 
 def lanes_of_tasks(
-    operation: npt.NDArray[np.int8], rank: Integers, peer: Integers, communication: Communication
+    operation: npt.NDArray[np.int8],
+    rank: Integers,
+    peer: Integers,
+    ranks: int,
+    communication: Communication,
 ) -> tuple[tuple[Lane, ...], Integers, Integers]:
     """The lanes in use, and each task's lane and, for transfers, lane at the receiver."""
-    streams = [each.streams(communication) for each in OPERATIONS]
-    here, there = np.array([[*map(STREAMS.index, each)] for each in streams], dtype=np.int32).T
-    by_peer = np.array([bool(stream.toward) for stream in STREAMS])
-    ranks = int(rank.max()) + 1
-    crosses = np.flatnonzero(peer != NONE)
-    sender, receiver = rank[crosses], peer[crosses]
-    stream, arrives_on = here[operation], there[operation[crosses]]
-    lane = _code(rank, stream, np.where(by_peer[stream], peer, 0), ranks)
-    received = _code(receiver, arrives_on, np.where(by_peer[arrives_on], sender, 0), ranks)
-
-    used = np.zeros(ranks * len(STREAMS) * ranks, dtype=bool)
-    used[lane] = True
-    used[received] = True
-    number = np.cumsum(used, dtype=np.int32) - 1
-    peer_lane = np.full(len(rank), NONE, dtype=np.int32)
-    peer_lane[crosses] = number[received]
-    table = used.reshape(ranks, len(STREAMS), ranks)
-    lanes = tuple(
-        Lane(rank, STREAMS[stream], peer if by_peer[stream] else NONE)
-        for rank, stream, peer in np.argwhere(table).tolist()
-    )
-    return lanes, number[lane], peer_lane
+    streams = _streams(communication, len(OPERATIONS))
+    found, lane, peer_lane = find_lanes(operation, rank, peer, ranks, streams)
+    return _lanes(found.tobytes()), lane, peer_lane
 
 
-def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Integers:
-    """A lane's place in a table over ranks, streams and peers."""
-    return (rank * len(STREAMS) + stream) * ranks + peer
+@cache
+def _streams(
+    communication: Communication, operations: int
+) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
+    """The streams of operations at their rank and at their peer, and which are by peer."""
+    both = [each.streams(communication) for each in OPERATIONS[:operations]]
+    here, there = np.array([[*map(STREAMS.index, each)] for each in both], dtype=np.int32).T.copy()
+    return here, there, np.array([bool(stream.toward) for stream in STREAMS])
+
+
+@lru_cache(KNOWN)
+def _lanes(columns: bytes) -> tuple[Lane, ...]:
+    """The lanes of these columns."""
+    rows = np.frombuffer(columns, np.int32).reshape(-1, 3).tolist()
+    return tuple(Lane(rank, STREAMS[stream], peer) for rank, stream, peer in rows)

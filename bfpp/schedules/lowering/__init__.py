@@ -1,14 +1,31 @@
 """Lowering: from compute orders to the task graph, with its transfers, gathers and reductions.
 
 **Steps.** `step_table` joins the orders of all ranks, a step for each unit, and replays them once.
-The *round* of a step is its turn where every rank runs one step a turn as soon as it can. Orders
-in which some rank would wait for ever are refused here, before anything else is made.
+The *round* of a step is its turn where every rank runs one step a turn as soon as it can. Orders in
+which some rank would wait for ever are refused here, before anything else is made.
 
-**Keys.** Each pass over the table (`passes`, `offloading`) adds one kind of task, with its
-dependencies, to a `Draft`. A drafted task has a key instead of a number: (round, phase). Within a
-round come first the compute steps, then what they set free: transfers, copies to the host and
-back, gathers, reductions (within groups of replicas, and across them; of tied parameters), norms,
-the optimizer. A pass need not know which tasks others add, nor where in the graph they will be.
+**Keys.** The core (`bfpp.core.lowering`) drafts the tasks of a table, each with a key instead of a
+number: (round, phase). Within a round come first the compute steps, then what they set free, in the
+order of `made.phases`: transfers, copies to the host and back, gathers, reductions (within groups
+of replicas, and across them; of tied parameters), norms, the optimizer. What is made when, and
+after what, is said by the rows of operations (`Row.made`, and the data that they read and write);
+`made` turns these into tables, and the core knows no operation but the four passes.
+
+**Runs.** A run is a maximal contiguous segment of one unit among a rank's forward steps, or among
+its backward steps, or as many steps of it as a run may have. Where a rank runs forward and backward
+steps in turn, a run of each is under way at once. What is gathered, or reduced, once a step has
+buffers of its own for each unit. Else runs take turns in two weight buffers, so that one is
+gathered while another is in use, or in as many as are asked for; where runs overlap on a rank, each
+pass has its own (the paper: depth-first "has twice as many reconstructed layers"). Gradients have
+two buffers as well. A block waits with its first task for all that its tasks wait for, and what
+waits for one of them waits for its last: its tasks begin and end as one.
+
+**Offloading.** With `Communication.offload_ahead` of n, a reload begins with the backward pass n
+before the one that needs it (n = 1: while one backward pass runs, the next one's activations come).
+For the first ones of a rank, which have fewer before them, the passes before the first backward
+pass count instead. The other way, a pass waits until no more than n offloads before it are
+unfinished, and so does a reload that begins with it. So what a device holds is bounded by its
+order, however slow the copies are.
 
 **Numbering.** A stable sort by the key numbers the tasks in an order in which they could run: what
 a task waits for is of an earlier round, or of an earlier phase of its round. The order of each lane
@@ -25,27 +42,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from bfpp.core.lowering import Draft, DraftFault, StepColumns, Units, draft, number
+from bfpp.schedules.columns import Groups
+from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.graph.graph import TaskGraph
+from bfpp.schedules.graph.lanes import lanes_of_tasks
 from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.lowering.draft import Draft
-from bfpp.schedules.lowering.offloading import add_offloads
-from bfpp.schedules.lowering.passes import (
-    add_all_reduces,
-    add_compute,
-    add_gathers,
-    add_optimizer,
-    add_reductions,
-    add_tied_all_reduce,
-    add_transfers,
-)
+from bfpp.schedules.lowering.beginning import Begins
+from bfpp.schedules.lowering.made import ends_of, made_tables
 from bfpp.schedules.lowering.posting import posted
-from bfpp.schedules.lowering.runs import runs_of
-from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table
+from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table, table_of
 from bfpp.schedules.orders.posts import Post
 from bfpp.schedules.orders.steps import Order
 from bfpp.schedules.settings.sharding import Communication
 
-__all__ = ["Deadlock", "lower", "lower_steps", "step_table"]
+__all__ = ["Deadlock", "Steps", "lower", "lower_steps", "step_table", "table_of"]
 
 
 def lower(
@@ -81,18 +94,57 @@ def lower_steps(
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
     communication.require(copies=bool(layout.copies))
-    runs = runs_of(steps, layout, communication)
-    draft = Draft(layout, communication)
-    add_compute(draft, steps, runs)
-    add_transfers(draft, steps)
-    if communication.offload:
-        add_offloads(draft, steps)
-    add_gathers(draft, steps, runs)
-    if steps.adds_gradients.any():
-        reduced = add_reductions(draft, steps, runs)
-        if communication.hybrid:
-            reduced = add_all_reduces(draft, reduced)
-        tied = add_tied_all_reduce(draft, reduced)
-        add_optimizer(draft, steps, reduced, tied)
-    graph, begins = draft.finish(name)
-    return posted(graph, begins, posts)
+    if communication.offload and not steps.trains:
+        raise InvalidConfiguration("offload", "an evaluation keeps no activations")
+    tables = made_tables(communication)
+    ends = np.array(ends_of(layout, communication), dtype=np.int32)
+    drafted = draft(
+        StepColumns(*steps[:6], steps.round, steps.first_of_rank),
+        Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends),
+        tables,
+        layout.microbatches,
+        len(layout.copies),
+    )
+    _require_in_time(drafted, layout, communication)
+    numbered = number(drafted, tables.phases)
+    rank, peer, unit, microbatch, weight_buffer, gradient_buffer, piece, block = numbered.columns
+    operation = numbered.operation
+    lanes, lane, peer_lane = lanes_of_tasks(operation, rank, peer, layout.pp, communication)
+    graph = TaskGraph(
+        schedule=name,
+        layout=layout,
+        communication=communication,
+        lanes=lanes,
+        operation=operation,
+        rank=rank,
+        peer=peer,
+        unit=unit,
+        microbatch=microbatch,
+        lane=lane,
+        peer_lane=peer_lane,
+        weight_buffer=weight_buffer,
+        gradient_buffer=gradient_buffer,
+        piece=piece,
+        block=block,
+        dependencies=Groups(numbered.dependency_start, numbered.dependency),
+    )
+    return posted(graph, Begins(*numbered.begins.T), posts)
+
+
+def _require_in_time(drafted: Draft, layout: Layout, communication: Communication) -> None:
+    """Raise `InvalidConfiguration` where copies of a unit use buffers in turns that cannot be."""
+    prefetch = communication.prefetch
+    runs_before = "1 run before" if prefetch == 1 else f"{prefetch} runs before"
+    reasons = {
+        DraftFault.PREFETCH_TOO_LATE: (
+            "prefetch", f"for gathers that begin no earlier than {runs_before}",
+        ),
+        DraftFault.WEIGHTS_TOO_LATE: (
+            "weight_buffers", f"for {communication.weight_buffers}, unless gathered once a step",
+        ),
+        DraftFault.GRADIENTS_TOO_LATE: ("reduce_per", "to be reduced for each run"),
+    }  # fmt: skip
+    if drafted.fault is not DraftFault.NONE:
+        field, how = reasons[drafted.fault]
+        unit = layout.name_of(drafted.unit)
+        raise InvalidConfiguration(field, f"the copies of {unit} are used too far apart {how}")

@@ -7,12 +7,19 @@ all that the step waits for: its dependencies, and the task ahead of it on its l
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, group_by
+from bfpp.schedules.columns import NONE, Integers, group_by
 from bfpp.schedules.graph.graph import TaskGraph
-from bfpp.schedules.lowering.draft import Begins
+
+
+class Begins(NamedTuple):
+    """Tasks, each with a compute step that it begins no earlier than."""
+
+    task: Integers
+    step: Integers
 
 
 def begun(graph: TaskGraph, begins: Begins) -> TaskGraph:

@@ -1,4 +1,4 @@
-"""The rows of the built-in operations, and the phases of a round in which they are numbered."""
+"""The rows of the built-in operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bfpp.schedules.operations.data import (
     WEIGHTS,
     Needed,
 )
-from bfpp.schedules.operations.row import Group, Row, Scope
+from bfpp.schedules.operations.row import Group, Made, Row, Scope
 from bfpp.schedules.operations.streams import (
     DATA,
     EXPERTS,
@@ -48,6 +48,7 @@ ROWS = {
         Scope.CELL,
         reads=(WEIGHTS, Needed(OUTPUT, -1)),
         writes=(OUTPUT, SAVED),
+        made=Made.IN_ORDER,
     ),
     "BACKWARD": Row(
         "backward",
@@ -55,12 +56,14 @@ ROWS = {
         reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, GRADIENTS),
         ends=(SAVED,),
+        made=Made.IN_ORDER,
     ),
     "BACKWARD_INPUT": Row(
         "backward input",
         Scope.CELL,
         reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, HALVED),
+        made=Made.IN_ORDER,
     ),
     "BACKWARD_WEIGHT": Row(
         "backward weight",
@@ -68,6 +71,7 @@ ROWS = {
         reads=(WEIGHTS, HALVED),
         writes=(GRADIENTS,),
         ends=(SAVED, HALVED),
+        made=Made.IN_ORDER,
     ),
     "TRANSFER_ACTIVATIONS": Row(
         "transfer activations",
@@ -76,6 +80,7 @@ ROWS = {
         RECEIVE_ACTIVATIONS,
         carries=Needed(OUTPUT, +1),
         group=Group.P2P,
+        made=Made.SENDING_OUTPUT,
     ),
     "TRANSFER_GRADIENTS": Row(
         "transfer gradients",
@@ -84,6 +89,7 @@ ROWS = {
         RECEIVE_GRADIENTS,
         carries=Needed(INPUT_GRADIENT, -1),
         group=Group.P2P,
+        made=Made.SENDING_GRADIENT,
     ),
     "GATHER": Row(
         "gather",
@@ -93,6 +99,7 @@ ROWS = {
         group=_sharding_group,
         called=lambda _: "all-gather",
         happens=lambda communication: communication.sharding is not Sharding.NONE,
+        made=Made.BEFORE_RUNS,
     ),
     "REDUCE": Row(
         "reduce",
@@ -103,6 +110,7 @@ ROWS = {
         group=_sharding_group,
         algorithm=_reduction,
         called=_reduction,
+        made=Made.AFTER_RUNS,
     ),
     "OPTIMIZER": Row(
         "optimizer",
@@ -113,6 +121,7 @@ ROWS = {
         algorithm=lambda communication: (
             "clipped-optimizer" if communication.clipping else "optimizer"
         ),
+        made=Made.AFTER_DATA,
     ),
     "NORM": Row(
         "norm",
@@ -130,6 +139,7 @@ ROWS = {
             "norm" if communication.sharding is Sharding.NONE else "norm-of-shares"
         ),
         happens=lambda communication: communication.clipping,
+        made=Made.AFTER_DATA,
     ),
     "ALL_REDUCE": Row(
         "all-reduce",
@@ -139,6 +149,7 @@ ROWS = {
         writes=(REPLICATED,),
         group=Group.DP_REPLICATE,
         happens=lambda communication: communication.hybrid,
+        made=Made.AFTER_DATA,
     ),
     "TIED_ALL_REDUCE": Row(
         "tied all-reduce",
@@ -148,6 +159,7 @@ ROWS = {
         writes=(TIED_GRADIENTS,),
         group=Group.ENDS,
         happens=lambda communication: communication.tied_embeddings,
+        made=Made.AFTER_DATA,
     ),
     "EXPERT_DISPATCH": Row(
         "expert dispatch", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
@@ -155,7 +167,14 @@ ROWS = {
     "EXPERT_COMBINE": Row(
         "expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
     ),
-    "OFFLOAD": Row("offload", Scope.CELL, TO_HOST, reads=(SAVED,), writes=(OFFLOADED,)),
+    "OFFLOAD": Row(
+        "offload",
+        Scope.CELL,
+        TO_HOST,
+        reads=(SAVED,),
+        writes=(OFFLOADED,),
+        made=Made.OFFLOADING,
+    ),
     "RELOAD": Row(
         "reload",
         Scope.CELL,
@@ -163,22 +182,9 @@ ROWS = {
         reads=(OFFLOADED,),
         writes=(RELOADED,),
         ends=(OFFLOADED,),
+        made=Made.RELOADING,
     ),
 }
 
 PASSES = ("FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
 """The operations of compute steps, by their codes in orders: from 0 on."""
-
-PHASES = (
-    PASSES,
-    ("TRANSFER_ACTIVATIONS", "TRANSFER_GRADIENTS"),
-    ("OFFLOAD",),
-    ("RELOAD",),
-    ("GATHER",),
-    ("REDUCE",),
-    ("ALL_REDUCE",),
-    ("TIED_ALL_REDUCE",),
-    ("NORM",),
-    ("OPTIMIZER",),
-)
-"""Names of the operations that the lowering adds, in the order of a round's phases."""

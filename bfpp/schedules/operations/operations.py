@@ -18,13 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar
 
-from bfpp.schedules.operations.built_in import PASSES, PHASES, ROWS
+from bfpp.schedules.operations.built_in import PASSES, ROWS
 from bfpp.schedules.operations.data import Datum, Needed
-from bfpp.schedules.operations.row import DATA_PARALLEL, Group, Row, Scope
+from bfpp.schedules.operations.row import DATA_PARALLEL, Group, Made, Row, Scope
 from bfpp.schedules.operations.streams import COMPUTE, QUEUE, STREAMS, Stream
 from bfpp.schedules.settings.sharding import Communication
 
 Entry = TypeVar("Entry")
+
+ADDABLE = Made.AFTER_PASSES, Made.AFTER_DATA, Made.INSIDE
+"""When operations are made that a package may add."""
 
 MOST = 127
 """Operations that a column of codes has room for."""
@@ -82,8 +85,15 @@ class Operation(int):
 
     @property
     def reads(self) -> tuple[Needed, ...]:
-        """The data that a task needs, and of which unit."""
-        return tuple(Needed(it) if isinstance(it, Datum) else it for it in self.row.reads)
+        """The data that a task needs, and of which unit; of operations that it awaits, too."""
+        own = (Needed(it) if isinstance(it, Datum) else it for it in self.row.reads)
+        awaited = (
+            Needed(datum)
+            for each in OPERATIONS
+            if self.name in each.row.awaited_by
+            for datum in each.row.writes
+        )
+        return (*own, *awaited)
 
     def group(self, communication: Communication) -> Group:
         """The group of devices that take part in a task."""
@@ -113,15 +123,40 @@ OPERATIONS: list[Operation] = []
 
 
 def declare(name: str, row: Row) -> Operation:
-    """Add an operation; raises `ValueError` if there is one of that name, or no room."""
+    """Add an operation; raises `ValueError` for one that cannot be, or where there is no room."""
     if any(name == each.name for each in OPERATIONS):
         raise ValueError(f"there is an operation {name} already")
+    if name not in ROWS:
+        _require_addable(name, row)
     if len(OPERATIONS) > MOST:
         raise ValueError(f"there is no room for more than {MOST} operations")
     streams = [row.stream] if row.arrives_on is None else [row.stream, row.arrives_on]
     STREAMS.extend(stream for stream in streams if stream not in STREAMS)
     OPERATIONS.append(operation := Operation(len(OPERATIONS), name, row))
     return operation
+
+
+def _require_addable(name: str, row: Row) -> None:
+    if row.made not in ADDABLE:
+        raise ValueError(f"{name}: only a built-in operation is made {row.made.name.lower()}")
+    if (row.made is Made.AFTER_PASSES) != bool(row.after) or not {*row.after} <= {*PASSES}:
+        raise ValueError(f"{name}: `after` names passes, of an operation made after passes alone")
+    cell = row.scope is Scope.CELL
+    if row.made is not Made.INSIDE and cell != (row.made is Made.AFTER_PASSES):
+        raise ValueError(f"{name}: what is made after passes is of a cell, and nothing else is")
+    if row.carries or (row.stream.toward and row.made is not Made.INSIDE):
+        raise ValueError(f"{name}: only built-in operations send to other pipeline ranks")
+    if row.awaited_by and not row.writes:
+        raise ValueError(f"{name}: what awaits it needs a datum that it writes")
+    if wrong := [each for each in row.awaited_by if not _can_await(row, each)]:
+        raise ValueError(f"{name} cannot be awaited by {', '.join(wrong)}")
+
+
+def _can_await(row: Row, name: str) -> bool:
+    """True if that operation comes after all that an operation of this row is made after."""
+    if name in PASSES:
+        return all(PASSES.index(name) > PASSES.index(each) for each in row.after or PASSES)
+    return operation_named(name).row.made is Made.AFTER_DATA
 
 
 def operation_named(name: str) -> Operation:
@@ -151,14 +186,6 @@ for _operation in BUILT_IN:
 
 if tuple(operation.name for operation in OPERATIONS[: len(PASSES)]) != PASSES:
     raise ImportError(f"orders hold codes: the first operations must be {', '.join(PASSES)}")
-
-
-def phase_of(operation: Operation) -> int:
-    """The phase of a round in which an operation is numbered; raises `LookupError` if in none."""
-    for phase, names in enumerate(PHASES):
-        if operation.name in names:
-            return phase
-    raise LookupError(f"the operation {operation.name} has no phase")
 
 
 # Operations by what they read, write and end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from bfpp.schedules.operations.data import Datum, Needed
 from bfpp.schedules.operations.streams import COMPUTE, Stream
@@ -18,6 +18,33 @@ class Scope(StrEnum):
     UNIT = "unit"
     ENDS = "ends"
     RANK = "rank"
+
+
+class Made(IntEnum):
+    """When in a step the lowering makes the tasks of an operation.
+
+    - `IN_ORDER`: where a schedule's orders say. The four passes.
+    - `SENDING_OUTPUT`, `SENDING_GRADIENT`: after a pass whose output another rank needs.
+    - `OFFLOADING`, `RELOADING`: after a forward pass, and before its backward pass.
+    - `BEFORE_RUNS`, `AFTER_RUNS`: around the segments in which a rank computes one unit.
+    - `AFTER_PASSES`: one task after each of the passes `after`.
+    - `AFTER_DATA`: one task of each unit, of both ends or of each rank, at the end of a step: once
+      the data that it reads are complete; after the rank's last pass, if it reads none.
+    - `INSIDE`: never by itself: as a piece of passes, where a template says.
+
+    A package may add operations of the last three.
+    """
+
+    IN_ORDER = 0
+    SENDING_OUTPUT = 1
+    SENDING_GRADIENT = 2
+    OFFLOADING = 3
+    RELOADING = 4
+    BEFORE_RUNS = 5
+    AFTER_RUNS = 6
+    AFTER_PASSES = 7
+    AFTER_DATA = 8
+    INSIDE = 9
 
 
 class Group(StrEnum):
@@ -46,6 +73,8 @@ class Row:
     A task `reads` data, `writes` some (a datum that several tasks write is added up), and
     `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
     arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
+    `made` says when the lowering makes it, `after` which passes, by name, if so; `awaited_by`
+    names operations that wait for it: passes of its cell, or tasks at the end of its rank's step.
     `group`, `algorithm` and what it is `called` may depend on what is communicated; so does
     whether there is such a task at all. `title` is used where that is not known, and in files.
     """
@@ -58,6 +87,9 @@ class Row:
     writes: tuple[Datum, ...] = ()
     ends: tuple[Datum, ...] = ()
     carries: Needed | None = None
+    made: Made = Made.INSIDE
+    after: tuple[str, ...] = ()
+    awaited_by: tuple[str, ...] = ()
     group: Group | Callable[[Communication], Group] = Group.ALONE
     algorithm: Callable[[Communication], str] | None = None
     called: Callable[[Communication], str] | None = None

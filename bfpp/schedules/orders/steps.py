@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core.orders import Orders
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.orders.posts import Post
@@ -31,6 +32,7 @@ STEP = np.dtype(
         ("fused", np.bool_),
     ]
 )
+FIELDS = ("operation", "stage", "microbatch", "fused")
 Order = npt.NDArray[np.void]
 """The compute steps of one rank, in its order: an array of `STEP`."""
 
@@ -105,6 +107,18 @@ def order_of(steps: Iterable[Step]) -> Order:
         if error.__traceback__ and error.__traceback__.tb_next:  # of the schedule's own code
             raise
         raise InvalidConfiguration("schedule", f"yields what is not a step: {error}") from error
+
+
+def joined(orders: Sequence[Order]) -> Orders:
+    """The columns of the orders of all ranks, one after the other."""
+    # As bytes: numpy copies the fields of each order one by one.
+    steps = np.frombuffer(
+        bytearray().join(each.astype(STEP, copy=False).tobytes() for each in orders), STEP
+    )
+    operation, stage, microbatch, is_fused = map(
+        np.ascontiguousarray, map(steps.__getitem__, FIELDS)
+    )
+    return Orders(operation, stage, microbatch, is_fused, np.cumsum([0, *map(len, orders)]))
 
 
 def in_units(order: Order, layout: Layout) -> Order:
@@ -313,6 +327,10 @@ class Schedule:
         """The order of each rank, as arrays of `STEP`; raises what `require` does."""
         self.require(layout)
         return [order_of(self.steps(layout, rank)) for rank in range(layout.pp)]
+
+    def joined_orders(self, layout: Layout) -> Orders:
+        """Columns of the orders of all ranks; raises what `require` does."""
+        return joined(self.orders(layout))
 
 
 class WithBlocks(Schedule):

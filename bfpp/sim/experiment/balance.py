@@ -25,6 +25,7 @@ from bfpp.schedules import (
     Layout,
     Schedule,
     Sharding,
+    build_graph,
 )
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.graph.counts import peak_activations
@@ -33,7 +34,6 @@ from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION, Recomputatio
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.activations import UnitActivations, unit_activations
 from bfpp.sim.costs.units.seconds import UnitSeconds, parts
-from bfpp.sim.engines.compiled_lowering import build_graph
 from bfpp.sim.memory.device_memory import end_parameters
 
 Matrix = npt.NDArray[np.float64]

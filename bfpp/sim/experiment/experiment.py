@@ -22,6 +22,7 @@ from bfpp.schedules import (
     InvalidInput,
     Schedule,
     TaskGraph,
+    build_graph,
     find_schedule,
 )
 from bfpp.schedules.errors import chosen
@@ -43,7 +44,6 @@ from bfpp.sim.cluster.software_profiles import (
     implementation_on,
 )
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.engines.compiled_lowering import build_graph
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.experiment.reading import (
     parameter_options,

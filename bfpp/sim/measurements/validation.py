@@ -15,10 +15,10 @@ from bfpp.schedules import (
     Layout,
     Schedule,
     TaskGraph,
+    build_graph,
 )
 from bfpp.sim.cluster.constants import Constants
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.engines.compiled_lowering import build_graph
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.prediction import predict

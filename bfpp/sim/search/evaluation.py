@@ -24,12 +24,11 @@ from bfpp.schedules import (
     TaskGraph,
 )
 from bfpp.schedules.families.registry import is_built_in
-from bfpp.schedules.lowering.step_table import Steps
+from bfpp.schedules.lowering import Steps, lower_steps, table_of
 from bfpp.schedules.validity import require_valid
 from bfpp.sim.caching import latest
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines.compiled_engine import StepTime, step_of, timeline_of
-from bfpp.sim.engines.compiled_lowering import lower_steps, steps_of
 from bfpp.sim.experiment.periodic import NotPeriodic, Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import prediction
 from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peak_passing
@@ -209,7 +208,7 @@ evaluation_of = lru_cache(1)(Evaluation)
 
 def _steps(schedule: Schedule, layout: Layout) -> Steps:
     with _naming(schedule):
-        return steps_of(schedule, layout)
+        return table_of(schedule.joined_orders(layout), layout)
 
 
 @contextmanager

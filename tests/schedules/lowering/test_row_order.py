@@ -32,14 +32,8 @@ def get_code(self, name, get_code=SourceFileLoader.get_code):
 
 SourceFileLoader.get_code = get_code
 
-from bfpp.schedules import lowering
 from bfpp.schedules.operations.operations import OPERATIONS
-from bfpp.sim.engines import compiled_lowering
-from bfpp.sim.engines.loops import compiling
 from bfpp.sim.experiment.experiment import Experiment
-
-compiling.COMPILE_FROM = 0
-compiled_lowering.compiled = lambda loops: loops  # as they stand: compiling takes long
 
 def described(graph):
     words = [OPERATIONS[code].name for code in graph.operation.tolist()]
@@ -54,12 +48,7 @@ for values in (
     {"schedule": "zb-h1", "sharding": "none", "p2p": "fifo"},
 ):
     known = Experiment(**values, pp=4, microbatches=8).configuration
-    orders = known.schedule.orders(known.layout)
-    joined = compiled_lowering.join(orders, known.layout)
-    steps = joined, known.layout, known.communication, "one"
-    one, other = (module.lower_steps(*steps) for module in (compiled_lowering, lowering))
-    assert one.digest == other.digest, values
-    print(described(one))
+    print(described(known.graph()))
 """
 
 
@@ -79,7 +68,7 @@ def as_declared() -> str:
 
 
 @pytest.mark.parametrize("before", ["TRANSFER_GRADIENTS", "NORM", "RELOAD"])
-def test_both_lowerings_know_an_operation_by_its_row(as_declared: str, before: str) -> None:
+def test_graphs_are_the_same_whatever_the_codes(as_declared: str, before: str) -> None:
     shifted = ran(before)
     assert shifted.returncode == 0, shifted.stderr
     assert shifted.stdout == as_declared

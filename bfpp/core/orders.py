@@ -1,0 +1,91 @@
+"""Compute orders of ranks: filled by rule, checked, and joined to one table of steps."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.core.library import function
+
+Integers = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+
+
+class Orders(NamedTuple):
+    """Columns of the orders of all ranks, one after the other, and where each one's begins."""
+
+    operation: npt.NDArray[np.int8]
+    stage: Integers
+    microbatch: Integers
+    fused: npt.NDArray[np.bool_]
+    bounds: Offsets
+
+
+class Fault(IntEnum):
+    """Why orders cannot run, as `source/orders.h` has them."""
+
+    NONE = 0
+    OUTSIDE = 1
+    MISPLACED = 2
+    RUN_TWICE = 3
+    IDLE_COPY = 4
+    INCOMPLETE = 5
+    WRONG_BLOCK = 6
+    WRONG_SLICES = 7
+
+
+class JoinedSteps(NamedTuple):
+    """Columns of the steps of all ranks; where each rank's begin, and where each one stops."""
+
+    operation: Integers
+    rank: Integers
+    unit: Integers
+    microbatch: Integers
+    block: Integers
+    before: Integers
+    round: Integers
+    bounds: Offsets
+    reached: Offsets
+
+
+def in_sequences(
+    stages: Integers, stage_start: Offsets, microbatches: int, sequence: int, ahead: Offsets
+) -> Orders:
+    """Orders of ranks with these `stages`: sequences of micro-batches, after a warm-up."""
+    ranks, steps = len(ahead), 2 * microbatches * len(stages)
+    operation = np.empty(steps, dtype=np.int8)
+    stage, microbatch = np.empty((2, steps), dtype=np.int32)
+    function("in_sequences")(
+        ranks, len(stages), steps, microbatches, sequence, stages, stage_start, ahead,
+        operation, stage, microbatch,
+    )  # fmt: skip
+    fused = np.zeros(steps, dtype=np.bool_)
+    return Orders(operation, stage, microbatch, fused, 2 * microbatches * stage_start)
+
+
+def find_fault(
+    orders: Orders, placements: Integers, microbatches: int, slices: int
+) -> tuple[Fault, list[int]]:
+    """Why orders cannot run, and where; `placements` has the rank of each copy of each stage."""
+    copies, stages = placements.shape
+    where = np.zeros(5, dtype=np.int64)
+    fault = function("find_fault")(
+        len(orders.bounds) - 1, len(orders.stage), stages, copies, microbatches, slices,
+        *orders, placements, where,
+    )  # fmt: skip
+    return Fault(fault), where.tolist()
+
+
+def join_orders(orders: Orders, units_of_stage: Integers, microbatches: int) -> JoinedSteps:
+    """The table of steps of orders without a fault, one for each unit."""
+    ranks, joined = len(orders.bounds) - 1, int(units_of_stage[orders.stage].sum())
+    columns = np.empty((7, joined), dtype=np.int32)
+    bounds, reached = np.empty(ranks + 1, dtype=np.int64), np.empty(ranks, dtype=np.int64)
+    function("join_orders")(
+        ranks, len(orders.stage), len(units_of_stage), joined, microbatches,
+        *orders, units_of_stage, *columns, bounds, reached,
+    )  # fmt: skip
+    return JoinedSteps(*columns, bounds, reached)

@@ -1,0 +1,131 @@
+"""The core's orders and tables of steps, against generators, objects and the plain checker."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bfpp.core import orders as core
+from bfpp.schedules import InvalidConfiguration, Layout, Order, find_schedule
+from bfpp.schedules.families.in_sequences import InSequences
+from bfpp.schedules.lowering.step_table import step_table
+from bfpp.schedules.orders.steps import Schedule, joined
+from bfpp.schedules.orders.validity import order_violations
+from tests.helpers.strategies import compared, layouts, orders
+
+IN_SEQUENCES = ("gpipe", "1f1b", "depth-first", "breadth-first")
+
+
+def require_equal(schedule: Schedule, layout: Layout) -> None:
+    for one, other in zip(
+        schedule.joined_orders(layout), joined(schedule.orders(layout)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+@compared(100)
+@given(st.data(), st.sampled_from(IN_SEQUENCES))
+def test_rules_in_sequences_make_what_their_generators_yield(
+    data: st.DataObject, name: str
+) -> None:
+    require_equal(*data.draw(layouts(find_schedule(name))))
+
+
+class NoneAhead(InSequences):
+    """A user's rule that goes below zero."""
+
+    name = "none-ahead"
+
+    def ahead(self, layout: Layout, rank: int) -> int:
+        return -layout.pp - rank
+
+
+def test_a_warm_up_below_zero_is_none() -> None:
+    require_equal(NoneAhead(), Layout(2, 4))
+    assert NoneAhead().joined_orders(Layout(2, 4)).operation.tolist() == [0, 1] * 8
+
+
+class Reversed(InSequences):
+    """A user's rule whose steps are its own."""
+
+    name = "reversed"
+
+    def steps(self, layout, rank):
+        for microbatch in reversed(range(layout.microbatches)):
+            yield (0, rank, microbatch, False)
+            yield (1, rank, microbatch, False)
+
+
+def test_steps_of_a_class_of_its_own_count() -> None:
+    require_equal(Reversed(), Layout(2, 4))
+    assert Reversed().joined_orders(Layout(2, 4)).microbatch.tolist()[:4] == [3, 3, 2, 2]
+
+
+@compared(150)
+@given(st.data(), orders())
+def test_what_the_core_takes_the_plain_checker_takes(
+    data: st.DataObject, drawn: tuple[Layout, list[Order]]
+) -> None:
+    """One step in the place of another, or of another kind: sometimes it can run all the same.
+
+    The plain checker knows no layout: what it takes, the core may refuse for that alone.
+    """
+    layout, found = drawn
+    order = data.draw(st.sampled_from(found))
+    to, of = (data.draw(st.integers(0, len(order) - 1)) for _ in range(2))
+    if data.draw(st.booleans()):
+        order[[to, of]] = order[[of, to]]
+    else:
+        field = data.draw(st.sampled_from(order.dtype.names))
+        order[field][to] = order[field][of] + data.draw(st.integers(-1, 1))
+    violations, refusal = order_violations(found), refusal_of(found, layout)
+    if refusal is None:
+        assert not violations
+    elif not violations:
+        assert any(words in refusal for words in OF_LAYOUT), refusal
+
+
+OF_LAYOUT = ("outside the layout", "which rank", "both run", "slices", "no micro-batch of")
+
+
+def refusal_of(found: list[Order], layout: Layout) -> str | None:
+    try:
+        step_table(found, layout)
+    except InvalidConfiguration as error:
+        return error.reason
+    return None
+
+
+def test_malformed_arrays_are_refused() -> None:
+    found = joined(find_schedule("1f1b").orders(Layout(2, 4)))
+    units = np.ones(2, dtype=np.int32)
+    with pytest.raises(ValueError, match="microbatch of join_orders has 15 elements, not 16"):
+        core.join_orders(found._replace(microbatch=found.microbatch[:-1]), units, 4)
+    with pytest.raises(ValueError, match="malformed"):
+        core.join_orders(found._replace(microbatch=found.microbatch + 1), units, 4)
+    with pytest.raises(ValueError, match="malformed"):
+        core.find_fault(found._replace(bounds=found.bounds[::-1].copy()), units[None], 4, 1)
+    with pytest.raises(TypeError, match="operation is of int64, not int8"):
+        core.find_fault(found._replace(operation=found.operation.astype(int)), units[None], 4, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_contents_that_no_caller_would_give_never_end_the_process(seed: int) -> None:
+    draw = Random(seed)
+    found = joined(find_schedule("1f1b").orders(Layout(2, 4)))
+    fields = [column.copy() for column in found]
+    column = fields[draw.randrange(len(fields))]
+    column[draw.randrange(len(column))] = draw.choice([-(2**6), -1, 0, 1, 2, 5, 100])
+    units = np.ones(2, dtype=np.int32)
+    for call in (
+        lambda: core.find_fault(core.Orders(*fields), np.array([[0, 1]], np.int32), 4, 1),
+        lambda: core.join_orders(core.Orders(*fields), units, 4),
+    ):
+        with suppress(IndexError, ValueError):
+            call()
