@@ -796,8 +796,7 @@ static void add_of_ranks(
     }
 }
 
-/* True if what an operation waits for is there: forward passes alone reduce nothing, so that
- * nothing is updated either. */
+/* True if some of what an operation waits for is there. */
 static bool has_waits(const struct draft *draft, const struct made *made, int64_t each)
 {
     int64_t begin = made->wait_bounds[each], end = made->wait_bounds[each + 1];
@@ -823,13 +822,16 @@ static bool add_made(struct draft *draft, const struct made *made)
     int32_t *scratch = malloc((size_t)(size + 1) * sizeof *scratch);
     if (!scratch)
         return false;
+    bool trains = false; /* an evaluation reduces and updates nothing */
+    for (int64_t step = 0; step < draft->steps; step++)
+        trains = trains || !is_forward(draft, step);
     for (int64_t each = 0; each < made->count && !draft->full; each++) {
         int32_t operation = made->operation[each];
         if (made->after[each]) {
             add_after_passes(draft, made, each, scratch);
             continue;
         }
-        if (!has_waits(draft, made, each))
+        if (!trains || !has_waits(draft, made, each))
             continue;
         draft->first_task[operation] = (int32_t)draft->tasks;
         if (made->scope[each] == SCOPE_UNIT)

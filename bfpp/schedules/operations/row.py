@@ -29,7 +29,8 @@ class Made(IntEnum):
     - `BEFORE_RUNS`, `AFTER_RUNS`: around the segments in which a rank computes one unit.
     - `AFTER_PASSES`: one task after each of the passes `after`.
     - `AFTER_DATA`: one task of each unit, of both ends or of each rank, at the end of a step: once
-      the data that it reads are complete; after the rank's last pass, if it reads none.
+      the data that it reads are complete; after the rank's last pass, if it reads none. An
+      evaluation, of forward passes alone, has no such end.
     - `INSIDE`: never by itself: as a piece of passes, where a template says.
 
     A package may add operations of the last three.

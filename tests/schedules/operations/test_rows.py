@@ -21,8 +21,10 @@ from bfpp.schedules import (
     build_graph,
     lower,
 )
+from bfpp.schedules.graph import lanes
 from bfpp.schedules.graph.counts import peak_activations
 from bfpp.schedules.graph.templates import Piece
+from bfpp.schedules.lowering import made
 from bfpp.schedules.operations.operations import (
     BUILT_IN,
     collectives,
@@ -121,7 +123,7 @@ EXCHANGING = (
 
 def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
     """What the checkers, the lowering and the metrics make of the rows."""
-    validity._makers.cache_clear()
+    forget_rows()
     yield [each.message for each in order_violations(LATE)]
     for sharding, overlap in ((Sharding.FULL, True), *product(Sharding, (False,))):
         hybrid = sharding is Sharding.FULL and overlap
@@ -139,6 +141,12 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
     for graph in graphs:
         # Anew, as graphs keep what they have found out about their tasks.
         yield violations(rebuilt(graph, [*graph.tasks()]))
+
+
+def forget_rows() -> None:
+    """What is remembered of rows, by name or by code."""
+    for remembered in (validity._makers, made._made_tables, lanes._streams):
+        remembered.cache_clear()
 
 
 def what_is_lowered(communication: Communication) -> Iterator[object]:
@@ -207,4 +215,4 @@ def test_every_entry_of_a_row_counts(
     try:
         assert any(map(ne, all_that_follows(graphs), right)), what
     finally:
-        validity._makers.cache_clear()
+        forget_rows()
