@@ -28,6 +28,18 @@ def _overlaps_shared(experiment: Experiment) -> bool:
     return experts is not None and bool(experts.shared) and experiment.ep > 1
 
 
+def _has_blocks(experiment: Experiment) -> bool:
+    chosen = experiment.configuration
+    return any(steps["fused"].any() for steps in chosen.schedule.orders(chosen.layout))
+
+
+def _has_constants(experiment: Experiment) -> bool:
+    of_file, shipped = (
+        each.require_physical() for each in (experiment, experiment.changed(constants=None))
+    )
+    return (of_file.cluster, of_file.implementation) != (shipped.cluster, shipped.implementation)
+
+
 EXPERTS = Need("experts in the model", lambda each: each.transformer.experts is not None)
 SENT = Need("--ep", lambda each: EXPERTS.met(each) and each.ep > 1)
 TENSOR = Need("--tp", lambda each: each.tp > 1)
@@ -48,6 +60,10 @@ NEEDS = {
     "tp_overlap": TENSOR,
     "cp_comm": Need("--cp", lambda each: each.cp > 1),
     "capacity_factor": EXPERTS,
+    "constants": Need(
+        "other constants of this cluster or implementation in the file", _has_constants
+    ),
+    "forward_backward": Need("fused blocks", _has_blocks),
     "fused_experts": EXPERTS,
     "fused_router": EXPERTS,
     "shared_overlap": Need("shared experts, and --ep", _overlaps_shared),

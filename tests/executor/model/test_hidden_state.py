@@ -493,3 +493,15 @@ def test_the_command_says_it_in_a_line(
     ended = run_here(capsys, "gpipe", "--pp", 2, "--model", f"{file}:{name}", "--steps", 1)
     assert ended.code == 2
     assert ended.line.startswith(f"bfpp run: --model: {told}")
+
+
+def test_a_model_without_held_out_batches_is_told_by_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "own.py").write_text(
+        OWN + "\ndef plain(seed):\n    return chain(2, WIDTH)\n"
+    )
+    given = ["--pp", 2, "--model", f"{file}:plain", "--steps", 1, "--evaluate-every", 1]
+    ended = run_here(capsys, "gpipe", *given)
+    assert ended.code == 2
+    assert ended.line.startswith("bfpp run: --evaluate-every: the model has no held-out batches")
