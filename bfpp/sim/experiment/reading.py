@@ -11,7 +11,8 @@ from typing import Any
 from bfpp.schedules import InvalidConfiguration, Schedule
 from bfpp.schedules.errors import did_you_mean
 from bfpp.schedules.settings.offloading import NAMED, parse_offload
-from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, STAGES, Option, Values
+from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, Values
+from bfpp.sim.experiment.values.option import STAGES, Option
 from bfpp.sim.presets.numbers import is_count, is_usable, real, whole
 
 _TYPES = {each.name: frozenset(str(each.type).split(" | ")) for each in fields(Values)}
