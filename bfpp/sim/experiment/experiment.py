@@ -119,7 +119,7 @@ class Experiment(ParsedValues):
 
     @cached_property
     def configuration(self) -> Configuration:
-        """How the step is divided, ordered and communicated."""
+        """The schedule, layout and communication of the step."""
         self.require_offload()
         if self.pp > MOST_RANKS:
             raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")

@@ -1,4 +1,4 @@
-"""How a value of an experiment is given: as an option of a group, with a kind and a help text."""
+"""Declaration of an experiment's value as an option: group, kind, help text."""
 
 from __future__ import annotations
 
