@@ -54,6 +54,13 @@ def too_full(root: Path) -> list[str]:
     )
 
 
+def strangers(root: Path) -> list[str]:
+    """Folders of tests that are no room of the product, nor shared by its tests."""
+    rooms = {path.parent.relative_to(root / "bfpp") for path in (root / "bfpp").rglob("*.py")}
+    tested = {path.parent.relative_to(root / "tests") for path in root.glob("tests/**/test_*.py")}
+    return sorted(path.as_posix() for path in tested - rooms - {Path("house")})
+
+
 def clauses(root: Path) -> list[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     return [
@@ -64,7 +71,7 @@ def clauses(root: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("faults", [too_long, too_full, clauses])
+@pytest.mark.parametrize("faults", [too_long, too_full, strangers, clauses])
 def test_the_house_is_read_at_a_glance(faults):
     assert faults(ROOT) == []
 
@@ -80,4 +87,8 @@ def test_whatever_is_too_long_or_too_full_or_a_clause_is_seen(tmp_path):
     (room / "another.py").write_text("\n" * (LINES + 1))
     (room / "one_more.py").write_text("def long():\n" + "    x = 1\n" * FUNCTION)
     assert too_long(tmp_path) == ["bfpp/room/another.py", "bfpp/room/one_more.py: long"]
+    for folder in ("room", "hall", "house"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / "test_it.py").touch()
+    assert strangers(tmp_path) == ["hall"]
     assert clauses(tmp_path) == sorted(f"bfpp/room/module_{at}.py: module" for at in range(MODULES))

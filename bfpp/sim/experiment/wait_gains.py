@@ -37,7 +37,7 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
         if waits[at].task != NONE:
             without = without_wait(causes, waits[at])
             gain = whole - step_time(without, costs)
-            # Without its wait, a blocking transfer also frees its peer's lane, which is not counted.
+            # Without its wait, a blocking transfer also frees its peer's lane: not counted.
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
     return found
