@@ -17,7 +17,7 @@ from bfpp.sim.experiment.values import DEFAULTS
 
 
 class Need(NamedTuple):
-    """What a value needs in order to act, and whether an experiment has it."""
+    """Condition under which a value acts: its name, and whether an experiment meets it."""
 
     what: str
     met: Callable[[Experiment], bool]
