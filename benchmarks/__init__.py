@@ -1,1 +1,1 @@
-"""How fast it is: measurements that `python -m benchmarks` repeats."""
+"""Measurements of speed and accuracy, which `python -m benchmarks` repeats."""

@@ -1,7 +1,7 @@
 """The `bfpp` command: parses, checks where results will go, dispatches, and reports errors.
 
-Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
-`run`; it is imported only when asked for, so that every command starts fast.
+Each command is a module of `bfpp.commands` with `add_arguments` and `run`; it is imported only
+when asked for (`bfpp.terminal.command_table`), so that every command starts fast.
 
 Exit codes:
 
@@ -24,11 +24,11 @@ import traceback
 from collections.abc import Sequence
 
 from bfpp import __version__
-from bfpp.commands import with_options_of
 from bfpp.executor.devices.out_of_memory import shortage
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.formats.python_file import exit_as_error, line_at_fault
 from bfpp.terminal import error_lines
+from bfpp.terminal.command_table import with_options_of
 from bfpp.terminal.interrupts import INTERRUPTED, collect_garbage
 from bfpp.terminal.outputs import prepared
 from bfpp.terminal.parser import BAD_INPUT, Parser

@@ -1,4 +1,4 @@
-"""How the bubble and the memory depend on loops and micro-batches: records for a table."""
+"""Bubble and memory over loops and micro-batches: records for a table."""
 
 import bfpp
 

@@ -1,4 +1,4 @@
-"""How long the explorer takes from a choice to its answer, and until a browser shows it."""
+"""Latency of the explorer: from a choice to its answer, and until a browser shows it."""
 
 from __future__ import annotations
 

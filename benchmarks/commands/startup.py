@@ -1,4 +1,4 @@
-"""How long the command line takes for a small schedule, as a whole process."""
+"""Time of the command line for a small schedule, as a whole process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether small language models learn alike in every precision, and as in a plain loop.
+"""Losses of small language models in every precision, against those of a plain loop.
 
 A pipeline of two ranks trains Llama-style models on the demonstration's text, all in this process.
 The plain loop computes in the same precision, on the same batches; curves in 16 bits are compared
@@ -139,7 +139,7 @@ def rounded(layer: Layer, number: int) -> nn.Module:
 
 
 def gradient(model: Model, precision: DType, microbatches: int) -> Tensor:
-    """That of the first step: ten times the optimizer's first moments after it."""
+    """Gradient of the first step: ten times the optimizer's first moments after it."""
     graph = build_graph("gpipe", Layout(1, microbatches), Communication(Sharding.NONE))
     _, backend = trained(Plan(graph, model, precision=precision), 1)
     held = pieces_of(backend.workers)

@@ -76,7 +76,7 @@ def theirs(context: ProcessContext, plan: Plan, job: Job, clock_offset: float) -
 
 
 def measured(losses: Iterator[float]) -> Steps:
-    """What steps take, one by one, after those that do not count."""
+    """Times of steps, one by one, after the warm-up."""
     for _ in range(WARM_UP):
         next(losses)
     found, seconds, cpu = [], [], process_time()

@@ -72,7 +72,7 @@ def undisturbed(steps: int) -> list[float]:
 
 @dataclass
 class Site:
-    """Where a fault happens: its folder, and the processes of its runs."""
+    """Place of a fault: its folder, and the processes of its runs."""
 
     folder: Path
     token: str = field(default_factory=lambda: uuid4().hex)
@@ -142,7 +142,7 @@ class Site:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended, and how long after the fault."""
+    """End of a run, and its delay after the fault."""
 
     ended: Ended
     seconds: float
@@ -156,7 +156,7 @@ class End:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done, and what is to come of it: an exit code, and a line that fits.
+    """A fault, and the exit code and the line that are expected of it.
 
     `limit` are the seconds that it may take. What was saved last is gone on from, or the
     checkpoint before it where `damages` that; `saves` is whether there is any.
@@ -444,7 +444,7 @@ class Observed:
 
     @property
     def is_told(self) -> bool:
-        """Whether it ended in time with the exit code that is due, and one line that says why."""
+        """True if it ended in time with the expected exit code, and one line that says why."""
         ended, fault = self.end.ended, self.fault
         return (
             ended.code == fault.code
@@ -455,16 +455,16 @@ class Observed:
 
     @property
     def steps(self) -> int:
-        """How many steps were trained in the end."""
+        """Number of steps trained in the end."""
         return 1 + max(self.losses, default=-1)
 
     @property
     def keeps(self) -> bool:
-        """Whether all that was said to be saved is there."""
+        """True if all that was reported as saved is there."""
         return self.kept >= self.promised and (self.kept > 0) == self.fault.saves
 
     def goes_on(self, losses: Sequence[float]) -> bool:
-        """Whether a run has gone on, and all losses are what they would have been."""
+        """True if a run has gone on, with the losses of a run without a fault."""
         if self.again is None:
             return not self.losses
         again = range(self.kept, self.kept + MORE)
@@ -472,7 +472,7 @@ class Observed:
         return self.again.code == 0 and is_exact and self.losses.keys() >= {*again}
 
     def is_clear(self, losses: Sequence[float]) -> bool:
-        """Whether all is as it should be."""
+        """True if all checks of the fault pass."""
         return self.is_told and self.keeps and self.goes_on(losses) and self.left == 0
 
     def row(self, losses: Sequence[float]) -> dict[str, str]:
@@ -490,7 +490,7 @@ class Observed:
 
 
 def line_of(ended: Ended) -> str:
-    """What the run says of its end, without its name."""
+    """The run's line about its end, without its name."""
     lines = [line for line in ended.said if line.startswith("bfpp run: ")]
     return lines[0].removeprefix("bfpp run: ") if lines else ""
 

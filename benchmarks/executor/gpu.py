@@ -304,7 +304,7 @@ WAYS: dict[str, Callable[[Size], AbstractContextManager[Steps]]] = {
 
 
 def row(name: str, size: Size, seconds: float) -> dict[str, object]:
-    """What steps take, one by one, measured for about `seconds`."""
+    """Times of steps, one by one, measured for about `seconds`."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()

@@ -157,7 +157,7 @@ def calibrated() -> Cluster:
 
 
 def apart(action: Callable[..., Found], *arguments: object) -> Found:
-    """What an action returns, run in a process of its own, which has all of the GPU's memory.
+    """Run an action in a process of its own, which has all of the GPU's memory.
 
     This process never uses CUDA itself: it could not fork then.
     """

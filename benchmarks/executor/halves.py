@@ -1,4 +1,4 @@
-"""What a backward pass in halves costs: its input half and its weight half beside a whole one.
+"""Cost of a backward pass in halves: its input half and its weight half against a whole one.
 
 The same stage takes turns at three ways: whole, in our halves, and in those of
 torch.distributed.pipelining. CPU time, in one thread.

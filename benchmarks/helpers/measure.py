@@ -1,4 +1,4 @@
-"""What all benchmarks share: medians, fresh processes, and tables of results."""
+"""Medians, fresh processes and tables of results, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Results:
 
 
 def seconds(action: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
-    """How long one call takes, on a clean heap."""
+    """Time of one call, on a clean heap."""
     gc.collect()
     begin = clock()
     action()
@@ -46,7 +46,7 @@ def medians(
 
 
 def in_fresh_process(module: str, *arguments: object) -> Any:
-    """What `python -m MODULE ARGUMENTS` prints as JSON."""
+    """Run `python -m MODULE ARGUMENTS`, and parse the JSON that it prints."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -76,7 +76,7 @@ def command_seconds(root: Path, *words: str) -> tuple[float, float]:
 
 @cache
 def _bytecode() -> TemporaryDirectory[str]:
-    """Where the bytecode is kept, for as long as this process runs."""
+    """Folder of the bytecode, kept for as long as this process runs."""
     return TemporaryDirectory()
 
 

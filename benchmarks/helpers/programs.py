@@ -77,7 +77,7 @@ def program(
 
 
 def end_of(process: subprocess.Popen[str], seconds: float = 120.0) -> Ended:
-    """How a program ended, once it has."""
+    """Wait for a program to end, and describe its end."""
     output, errors = process.communicate(timeout=seconds)
     return Ended(process.returncode, output, errors)
 

@@ -1,1 +1,1 @@
-"""How hard tests bite: faults put into the product, and damaged inputs."""
+"""Tests of the tests: faults put into the product, and damaged inputs."""

@@ -24,7 +24,7 @@ TOOL = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where to write."""
+    """Add the option of the file to write."""
     parser.addoption("--executed", type=Path, metavar="FOLDER")
 
 
@@ -43,7 +43,7 @@ def pytest_unconfigure() -> None:
 
 
 class Recorder:
-    """What is executed in a process, test by test."""
+    """Functions executed in a process, test by test."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder.resolve() / f"{os.getpid()}.jsonl"

@@ -1,4 +1,4 @@
-"""How hard the tests bite: faults drawn at random, put into the product one at a time.
+"""Mutation testing: faults drawn at random, put into the product one at a time.
 
 First the tests run once, to see which of them execute which function (`executed.py`), and
 how long each takes. A fault is then tried on those that execute the function that it is in: the
@@ -58,7 +58,7 @@ class Coverage:
 
     @cached_property
     def breadth(self) -> Counter[str]:
-        """How many functions each test executes."""
+        """Number of functions that each test executes."""
         every = (tests for functions in self.functions.values() for tests in functions.values())
         return Counter(test for tests in every for test in tests)
 

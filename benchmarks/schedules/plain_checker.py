@@ -74,7 +74,7 @@ class Clocks:
     reached: Integers
 
     def __call__(self, first: Any, second: Any) -> Any:
-        """Whether the first task has ended when the second one starts, in any case, or each."""
+        """True if the first task has ended when the second one starts, in every execution."""
         return self.reached[second, self.lane[first]] > self.place[first]
 
     def before(self, tasks: Integers, second: int) -> Flags:
@@ -132,7 +132,7 @@ def precedence(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 
 
 def delivery(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
-    """What a transfer carries has been made before it, and is used after it."""
+    """Require that a transfer's data is made before it, and used after it."""
     for operation, (datum, shift) in _payloads().items():
         made, used = by_cell(graph, writers(datum)), by_cell(graph, readers(datum))
         for (unit, microbatch), found in by_cell(graph, (operation,)).items():
@@ -176,12 +176,12 @@ def tied(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 
 
 def _fill() -> tuple[Operation, ...]:
-    """What puts a unit's weights into a buffer."""
+    """Tasks that put a unit's weights into a buffer."""
     return of_scope(Scope.UNIT, writers(WEIGHTS))
 
 
 def _empty() -> tuple[Operation, ...]:
-    """What takes a unit's gradients out of a buffer."""
+    """Tasks that take a unit's gradients out of a buffer."""
     return of_scope(Scope.UNIT, enders(GRADIENTS))
 
 
@@ -200,7 +200,7 @@ def weights(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 
 
 def gradients(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
-    """What a step adds to its buffer is reduced once, for its unit, and not while it adds."""
+    """Require that gradients in a buffer are reduced once, and not while a step adds."""
     for step, reduction, racing in _covered(graph, order):
         buffer = f"gradient buffer {graph.gradient_buffer[step]}"
         if reduction == NONE:
@@ -347,7 +347,7 @@ RULES: dict[str, Any] = {
 
 
 def plain_violations(graph: TaskGraph) -> list[Violation]:
-    """What asks for the order of tasks, of a graph that does not deadlock."""
+    """Violations of rules on the order of tasks, in a graph that does not deadlock."""
     order = clocks(graph)
     return [
         Violation(name, *finding) for name, rule in RULES.items() for finding in rule(graph, order)

@@ -1,4 +1,4 @@
-"""How accurate predictions of published runs are, and how sure: the tables of docs/accuracy.md.
+"""Errors and intervals of predictions of published runs: the tables of docs/accuracy.md.
 
 A source is left out where what was fitted to it is as other sources have it, and its intervals
 know no residual of it. The paper's rows are left out a method at a time, by `bfpp fit`.
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def residual(self) -> float:
-        """What the constants do not explain, in standard deviations' measure."""
+        """Residual that the constants do not explain, in standard deviations."""
         distance = np.log(self.seconds / self.predicted)
         unexplained = distance**2 - self.spread.of(distance) ** 2
         return float(np.sqrt(max(unexplained, 0.0)) / QUANTILE)

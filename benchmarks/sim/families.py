@@ -109,7 +109,7 @@ class Case(NamedTuple):
         return simulate(self.graph, replace(self.physical, cluster=cluster)).step_time
 
     def errors(self, logarithms: Numbers) -> list[float]:
-        """How much longer the predicted step takes than each recipe's, in per cent."""
+        """Error of the predicted step time of each recipe, in per cent."""
         seconds = self.seconds(logarithms)
         return [100 * (seconds / each.step_seconds - 1) for each in self.recipes]
 

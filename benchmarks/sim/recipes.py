@@ -1,4 +1,4 @@
-"""How far the step times of NVIDIA's published recipes are predicted, nothing fitted to them.
+"""Errors of step times of NVIDIA's published recipes, to which nothing is fitted.
 
 `python -m benchmarks.sim.recipes` writes those that can be said to `examples/recipes`.
 """
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How much longer the predicted step takes, in per cent."""
+        """Error of the predicted step time, in per cent."""
         measured = self.recipe.tokens_per_second_per_gpu
         return 100 * (measured / self.predicted["tokens_per_second_per_gpu"] - 1)
 

@@ -74,7 +74,7 @@ def rules(given: OrderingProblem) -> dict[str, Words]:
 
 
 def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
-    """What is found from all rules that keep to the limit and from blocks, and the bound."""
+    """Best orders from all rules that keep to the limit and from blocks, and the bound."""
     starts = [words for words in rules(given).values() if given.within(words)]
     starts += repeated_blocks(given)
     deadline, of_proof = Deadline(seconds), 0.0
@@ -92,7 +92,7 @@ def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
 
 
 def case(given: OrderingProblem, seconds: float = SECONDS) -> dict[str, float]:
-    """What is found over the bound; the best rule over both."""
+    """Synthesised order over the bound, and best rule over each of them."""
     begun = time.process_time()
     found, bound = searched(given, seconds)
     known = (words for words in rules(given).values() if given.within(words))

@@ -1,4 +1,4 @@
-"""How long the page of timelines takes to load and to redraw, in real Chromium."""
+"""Time to load and to redraw the page of timelines, in real Chromium."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from bfpp.commands import all_commands
 from bfpp.schedules import registered_schedules
 from bfpp.schedules.families.registry import ALIASES
 from bfpp.sim.presets.files import preset_names
+from bfpp.terminal.command_table import all_commands
 
 SHELLS = ("bash", "zsh", "fish")
 

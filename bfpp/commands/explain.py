@@ -22,7 +22,8 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.experiment.values import STAGES, of_group
+from bfpp.sim.experiment.values import of_group
+from bfpp.sim.experiment.values.option import STAGES
 from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table

@@ -20,6 +20,7 @@ from bfpp.reports.pictures import (
 )
 from bfpp.reports.prediction_notes import print_cautions, print_not_modelled, print_peak
 from bfpp.reports.tables import print_result
+from bfpp.schedules import InvalidConfiguration
 from bfpp.terminal.outputs import add_force_argument
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import print_json, print_table
@@ -53,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     experiment = shared.experiment(options)
     require_memory(options, experiment)
     assumed = assumptions(options)
+    if options.assumptions and experiment.software is None:
+        raise InvalidConfiguration("assumptions", "needs --model and --cluster")
     values = assumed_values(experiment, shared.given(options)) if options.assumptions else []
     result = predict(experiment, options.engine)
     drawn = in_pieces(result) if options.pieces else result

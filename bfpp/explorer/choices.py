@@ -15,7 +15,8 @@ from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.formats.orders_file import orders_of_text
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import values_read
-from bfpp.sim.experiment.values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, of_group
+from bfpp.sim.experiment.values.option import ABSTRACT, PHYSICAL
 from bfpp.sim.presets.files import preset_names
 
 ORDERS = "orders.csv"

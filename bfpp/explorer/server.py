@@ -83,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self._may("step") is not None:
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LONGEST:
+        # Python refuses to read numbers of thousands of digits.
+        if not length.isdecimal() or len(length) > len(str(LONGEST)) or int(length) > LONGEST:
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length else HTTPStatus.LENGTH_REQUIRED
             )

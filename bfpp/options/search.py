@@ -25,7 +25,8 @@ from bfpp.sim.cluster.constants import Constants, load_constants
 from bfpp.sim.cluster.software_profiles import IMPLEMENTATIONS, implementation_on
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import read_value
-from bfpp.sim.experiment.values import ABSTRACT, ALIASES, MEASURED, OPTIONS, Option, of_group
+from bfpp.sim.experiment.values import ALIASES, OPTIONS, of_group
+from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, Option
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search.search import DIMENSIONS, Problem
 from bfpp.sim.search.workers import EXECUTORS, LOCAL

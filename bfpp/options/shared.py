@@ -24,18 +24,16 @@ from bfpp.sim.engines.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines.engines import ENGINES
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import parameter_options
-from bfpp.sim.experiment.values import (
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, of_group
+from bfpp.sim.experiment.values.option import (
     ABSTRACT,
     BATCH,
     COMMUNICATION,
-    DEFAULTS,
     MEASURED,
-    OPTIONS,
     PARALLELISM,
     PHYSICAL,
     STAGES,
     Option,
-    of_group,
 )
 from bfpp.terminal.number_types import integer, number, seconds, whole_number
 from bfpp.terminal.parser import Parser

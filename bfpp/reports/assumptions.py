@@ -12,7 +12,7 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS
 
-OPTION, FILE, DEFAULT = "option", "file", "default"
+OPTION, FILE, DEFAULT, CONSTANTS = "option", "file", "default", "constants"
 
 
 class Assumption(NamedTuple):
@@ -122,8 +122,8 @@ TABLE = (
     ),
     Assumed(
         "main_gradients",
-        "bytes of an accumulated gradient",
-        lambda costs, _: f"{costs.implementation.gradient_bytes:g}",
+        "size of an accumulated gradient",
+        lambda costs, _: f"{costs.implementation.gradient_bytes:g} bytes",
         _by_implementation,
     ),
     Assumed(
@@ -172,10 +172,13 @@ def assumed_values(experiment: Experiment, options: Collection[str] = ()) -> lis
     Raises `InvalidConfiguration` unless it is one of a model on a cluster.
     """
     costs = experiment.require_physical()
+    shipped = experiment.changed(constants=None).require_physical()
 
     def source(each: Assumed) -> str:
         if each.name in options:
             return OPTION
+        if each.of(costs, experiment) != each.of(shipped, experiment):
+            return CONSTANTS
         if each.name in DEFAULTS and getattr(experiment, each.name) != DEFAULTS[each.name]:
             return FILE
         return each.source(costs)

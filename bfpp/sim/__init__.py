@@ -1,1 +1,1 @@
-"""How long it takes: costs, ports, engines."""
+"""Time and memory of a step: costs, links, engines, search."""

@@ -14,6 +14,7 @@ OPTION_OF_FIELD = {
     "ends": "--embedding-stage",
     "activations": "--recompute",
     "keeps_float32": "--keep-fp32",
+    "evaluation": "--evaluate-every",
 }
 """The option that sets a field of a configuration; by default `--field`."""
 

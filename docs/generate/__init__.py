@@ -1,1 +1,1 @@
-"""What the site is built with: pages from the parsers, the docstrings and the tool's runs."""
+"""Build of the site: pages from the parsers, the docstrings and the tool's runs."""

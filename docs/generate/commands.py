@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from bfpp.commands import COMMANDS, module_of
+from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.parser import Parser
 from docs.generate import json_keys
 

@@ -1,4 +1,4 @@
-"""What MkDocs calls: it adds the pages and pictures that the tool itself makes.
+"""Hooks of MkDocs: add the pages and pictures that the tool itself makes.
 
 Nothing that is generated is in git: the reference comes from the parsers and the docstrings,
 results of a page (`out/...`) from running its commands, the paper's figures from `bfpp paper`,

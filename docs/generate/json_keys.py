@@ -72,7 +72,7 @@ class _Page:
         return any("properties" in part for part in self._parts(schema))
 
     def _parts(self, schema: Schema) -> Iterator[Schema]:
-        """What the schema consists of: what it refers to, and then its own."""
+        """Parts of the schema: those that it refers to, and then its own."""
         if "$ref" in schema:
             names = schema["$ref"].removeprefix("#/").split("/")
             yield from self._parts(reduce(lambda each, name: each[name], names, self.schema))
@@ -82,7 +82,7 @@ class _Page:
         yield schema
 
     def _said(self, word: str, schema: Schema) -> Any:
-        """What the schema says of a word: its own comes before what it refers to."""
+        """The schema's value of a keyword: its own comes before one that it refers to."""
         said = [each[word] for each in self._parts(schema) if each.get(word)]
         return said[-1] if said else ""
 

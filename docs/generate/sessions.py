@@ -68,7 +68,7 @@ class Command:
 
     @property
     def is_long(self) -> bool:
-        """Whether it starts processes with torch, or says that it takes a minute."""
+        """True if it starts processes with torch, or says that it takes a minute."""
         trains = self.words[0] == "torchrun" or self.words[1:2] in (["run"], ["calibrate"])
         return trains or self.line.endswith("# a minute")
 
@@ -81,7 +81,7 @@ class Example:
 
     @property
     def is_long(self) -> bool:
-        """Whether it starts processes with torch."""
+        """True if it starts processes with torch."""
         return bool(_TRAINS.search(self.code))
 
 
@@ -163,7 +163,7 @@ def _importing_from_here() -> Iterator[None]:
 
 
 def agrees(command: Command, printed: str) -> bool:
-    """Whether the lines below a command are what it prints."""
+    """True if the lines below a command are those that it prints."""
     if not command.printed:
         return True
     said = "".join(f"{line.rstrip()}\n" for line in command.printed)
@@ -187,7 +187,7 @@ def _torchrun(words: Sequence[str]) -> str:
 
 
 def _make(words: Sequence[str]) -> str:
-    """What make does is tested target by target: here, that there is one of that name."""
+    """Check that make has a target of that name; each is tested by itself."""
     targets = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^{words[1]}:", targets, re.MULTILINE), words
     return ""

@@ -18,7 +18,7 @@ from bfpp.command_line import main
 
 
 def answer(*words):
-    """What a command prints with --json."""
+    """Run a command with --json, and parse its answer."""
     printed = StringIO()
     with redirect_stdout(printed):
         assert main([*words, "--json"]) == 0

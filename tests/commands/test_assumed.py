@@ -156,7 +156,7 @@ def test_every_assumption_of_a_step():
         "pp_overlap": ("yes", by_software),
         "dp_overlap": ("yes", by_software),
         "cuda_graphs": ("no", by_software),
-        "main_gradients": (f"{software.gradient_bytes:g}", by_software),
+        "main_gradients": (f"{software.gradient_bytes:g} bytes", by_software),
         "step_seconds": ("10 ms", by_software),
         "host_seconds": (f"{device.host_seconds * 1000:g} ms", by_cluster),
         "clock": (f"{round(100 * device.sustained_efficiency)}%", by_cluster),
@@ -178,6 +178,19 @@ def test_every_assumption_of_a_step():
     assert [each.name for each in given if each.source == "option"] == ["layers", "p2p"]
 
 
+def test_constants_of_a_file_are_named_as_such(tmp_path):
+    path = tmp_path / "constants.toml"
+    device = "[clusters.dgx-h100.device]\nhost_seconds = 1e-5\nmatmul_efficiency = 0.5\n"
+    path.write_text(f'format = "bfpp constants 1"\n{device}')
+    step = Experiment("1f1b", model="gpt-345m", cluster="dgx-h100", constants=str(path))
+    found = {each.name: (each.value.split()[0], each.source) for each in assumed_values(step)}
+    assert found["host_seconds"] == ("0.01", "constants")
+    assert found["matmul_efficiency"] == ("50%", "constants")
+    assert [name for name, each in found.items() if each[1] == "constants"] == [
+        "host_seconds", "matmul_efficiency",
+    ]  # fmt: skip
+
+
 def test_assumptions_change_with_what_is_said():
     """A table that shows the default whatever is said is of no use."""
     base = Experiment("1f1b", pp=2, tp=2, model="gpt-345m", cluster="dgx-h100")
@@ -197,7 +210,7 @@ def test_assumptions_change_with_what_is_said():
 def test_assumptions_need_a_model(bfpp):
     code, _, err = bfpp("simulate 1f1b --assumptions")
     assert code == 2
-    assert "--model" in err
+    assert err.rstrip() == "bfpp simulate: --assumptions: needs --model and --cluster"
 
 
 def test_the_page_of_assumptions_has_each_value_and_cluster():

@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import pytest
 
 from bfpp.command_line import main
-from bfpp.commands import COMMANDS, all_commands
 from bfpp.schedules import (
     Communication,
     Layout,
@@ -25,6 +24,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.formats.graph_json import write_graph
+from bfpp.terminal.command_table import COMMANDS, all_commands
 from tests.helpers import ROOT
 from tests.helpers.mutations import twice
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bfpp.commands import COMMANDS
+from bfpp.terminal.command_table import COMMANDS
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bfpp.command_line import main
-from bfpp.commands import COMMANDS, module_of
 from bfpp.options.profiles import as_toml
 from bfpp.sim.search.workers import EXECUTORS
+from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.parser import Parser
 from tests.commands.test_misread import CONSTANTS
 from tests.helpers.damage import ODD_WORDS, changed_json, damaged

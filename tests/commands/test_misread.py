@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.commands import COMMANDS, module_of
 from bfpp.options.profiles import as_toml
 from bfpp.schedules import InvalidConfiguration, Operation
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.presets.numbers import LARGEST, LARGEST_COUNT, LEAST, real, whole
+from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.number_types import seconds, whole_number
 from bfpp.terminal.parser import Parser
 from tests.sim.costs.test_physical import MEASUREMENTS

@@ -9,10 +9,10 @@ from copy import deepcopy
 import pytest
 from jsonschema import Draft202012Validator
 
-from bfpp.commands import COMMANDS, all_commands
 from bfpp.options import schemas
 from bfpp.options.schemas import schema_of
 from bfpp.sim.experiment.values import OPTIONS
+from bfpp.terminal.command_table import COMMANDS, all_commands
 from bfpp.terminal.printing import SCHEMA
 from docs.generate.json_keys import keys
 from tests.executor.model.test_hugging_face_weights import LLAMA

@@ -19,10 +19,10 @@ import torch
 
 from bfpp.__main__ import SEARCHES, TRAINS, main
 from bfpp.command_line import FAULT
-from bfpp.commands import COMMANDS, all_commands, module_of
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.graph_json import MalformedGraph
 from bfpp.sim.engines.loops.blas import THREADS
+from bfpp.terminal.command_table import COMMANDS, all_commands, module_of
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.formats.timeline_json import MalformedTimeline
 

@@ -23,7 +23,7 @@ from bfpp.command_line import main
 from bfpp.explorer import static
 from bfpp.explorer.answers import GAINS, answer, predicted
 from bfpp.explorer.choices import GROUPS, SECONDS, chosen
-from bfpp.explorer.server import ExplorerServer
+from bfpp.explorer.server import LONGEST, ExplorerServer
 from bfpp.explorer.static import LISTED, static_page
 from bfpp.options.experiment_file import read_experiment
 from bfpp.schedules import InvalidInput
@@ -138,7 +138,10 @@ def test_only_who_knows_the_address_is_served(server: ExplorerServer) -> None:
         400: [
             asked(server, "POST", step, each) for each in (b"[1]", b"{", b"\xff", b"[" * 200_000)
         ],
-        413: [asked(server, "POST", step, b"", **{"Content-Length": "9" * 9})],
+        413: [
+            asked(server, "POST", step, b"", **{"Content-Length": each})
+            for each in ("9" * 9, str(LONGEST + 1), "9" * 5000, "-1", "1e3")
+        ],
     }.items():
         assert [each.status for each, _ in response] == [status] * len(response)
 

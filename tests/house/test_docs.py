@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bfpp
-from bfpp.commands import COMMANDS
+from bfpp.terminal.command_table import COMMANDS
 from docs.generate import assumptions, commands, python
 from docs.generate.sessions import PAGES, ROOT, Command, agrees, quick, run, steps
 

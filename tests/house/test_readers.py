@@ -23,6 +23,7 @@ from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.reading import IN_MEMORY, LARGEST_FILE, SMALL, NotJson, parsed
 from bfpp.traces.profiles.nsight import read_nsight
 from bfpp.traces.profiles.profile import MalformedTrace
+from tests.executor.model.test_hugging_face_weights import LLAMA
 from tests.helpers.nsight_files import SCHEMA, Named, Seen, write_nsight
 
 SECONDS = 5
@@ -276,6 +277,30 @@ def test_an_array_of_tokens_is_an_array_and_no_archive():
         Path("tokens.npy").write_bytes(content)
         with pytest.raises(InvalidConfiguration, match=r"text: tokens\.npy"):
             read_text(Path("tokens.npy"))
+
+
+# Weights
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        ("[" * 200_000, "cannot be read"),
+        ('{"weight_map": [1]}', "has no weight_map"),
+        ('{"weight_map": {"a": "../../secret"}}', "'../../secret' is no file of its folder"),
+        ('{"weight_map": {}}', "has no model.embed_tokens.weight"),
+        (
+            '{"weight_map": {"model.embed_tokens.weight": "torn.safetensors"}}',
+            "'torn.safetensors' cannot be read",
+        ),
+    ],
+    ids=["deep", "list", "outside", "empty", "torn"],
+)
+def test_weights_are_refused_before_a_process_starts(bfpp, index, reason):
+    Path("config.json").write_text(json.dumps(LLAMA))
+    Path("model.safetensors.index.json").write_text(index)
+    Path("torn.safetensors").write_bytes(b"\xff" * 100)
+    assert reason in refused(bfpp("run 1f1b --pp 2 --model config.json --weights ."))
 
 
 # Code

@@ -18,7 +18,8 @@ from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.schedules.families.registry import BUILT_IN
 from bfpp.schedules.layout.cut import given_cut
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.experiment.values import ABSTRACT, DEFAULTS, MEASURED, OPTIONS, of_group
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, of_group
+from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED
 from bfpp.sim.models.model import load_model
 from tests.helpers.orders import action_rows
 from tests.helpers.pytorch_schedules import looped

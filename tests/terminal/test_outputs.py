@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bfpp.commands import COMMANDS, module_of
 from bfpp.reports.exports import FOLDERS
 from bfpp.terminal import outputs
+from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.parser import Parser
 from tests.helpers import ROOT
 from tests.helpers.simumax_files import system

@@ -15,6 +15,10 @@ Invariants:
   ones have neither gradients nor moments, and shared ones lie at the same places in both units.
 - Where gradients are reduced once a step, they stay in the unit's buffer, where the optimizer reads
   them; other shares of it are zeroed.
+
+Rejected: sharding each parameter along its first dimension, as FSDP2 does. Optimizers could then be
+of matrices, but each parameter is padded by itself, and a gather has to copy its shares out of one
+buffer into as many tensors.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ a tensor is never overwritten while a kernel still reads it, and the host may be
 - Freeing a tensor on the host is not enough: a GPU's host does so long before kernels have run.
 - Tensors are freed if none of the last `STEPS` steps needed them and their marks have passed. One
   step is not enough to tell, since lanes do not need as many in each.
+
+Rejected: `Tensor.record_stream`. PyTorch's allocator reuses memory only once the host has seen the
+events of all streams: the further the host is ahead, the more memory a step takes.
 """
 
 from __future__ import annotations

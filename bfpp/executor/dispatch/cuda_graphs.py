@@ -21,6 +21,9 @@ Invariants:
   the graph.
 - Runs whose steps are not the same are refused before training (`require_capturable`): sequences of
   varying length, layers that draw random numbers, announced messages, and offloading.
+
+Rejected: a graph for each pass, as `torch.cuda.make_graphed_callables` makes. Each pass would still
+be a launch, and waits between lanes several calls, which is what small models are bound by.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ Invariants:
 - All lanes of a worker begin a step after its batch is loaded, which follows the last step's update
   on the compute lane: a step needs no barrier, and the host may dispatch the next one meanwhile.
 - Of a pass in pieces, the first one runs all of it: layers are not cut within.
+
+Rejected: an interpreter of each rank's actions with a branch for each kind, as in PyTorch's
+pipelining runtime. Overlap would follow from its own rules, not from the graph that is simulated.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from typing import Any
 from bfpp.schedules import find_schedule, registered_schedules
 from bfpp.schedules.reading import read_file
 from bfpp.sim.experiment.reading import parameter_options
-from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, Option
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+from bfpp.sim.experiment.values.option import Option
 
 FOLDER = Path(__file__).parent
 SHARED = "shared.json"

@@ -124,7 +124,7 @@ def evened_over_ranks(taken: list[Matrix], cut: Cut, layout: Layout) -> Cut:
 
 
 def _taken(taken: list[Matrix], cuts: npt.NDArray[np.int64]) -> Matrix:
-    """What each stage takes, by cut."""
+    """Cost of each stage, by cut."""
     end = np.cumsum(cuts, axis=1)
     return np.stack(
         [each[end[:, at] - cuts[:, at], end[:, at]] for at, each in enumerate(taken)], axis=1
@@ -164,7 +164,7 @@ def best_cut(taken: list[Matrix], joined: np.ufunc) -> tuple[float, tuple[int, .
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """What the pieces of a model take on devices of a layout's ranks."""
+    """Time and memory of a model's pieces on the devices of a layout's ranks."""
 
     physical: PhysicalCosts
     layout: Layout
@@ -205,7 +205,7 @@ class Pieces:
         return self._kept.by_stride(self._alone)
 
     def state_parameters(self, sharding: Sharding) -> Numbers:
-        """How many parameters' state of each piece is on a device, after sharding."""
+        """Parameters of each piece whose training state is on a device, after sharding."""
         shares = [
             self.physical.state_share(self.layout, sharding, stride) * of_stride
             for stride, of_stride in self._parameters.items()

@@ -7,7 +7,7 @@ them here, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,6 @@ import numpy as np
 from bfpp.schedules import (
     Communication,
     Configuration,
-    Degrees,
     InvalidConfiguration,
     InvalidInput,
     Schedule,
@@ -30,39 +29,20 @@ from bfpp.schedules.families.registry import referred_parameters
 from bfpp.schedules.layout.cut import Balance, cut_of, even_cut, stages_of
 from bfpp.schedules.layout.layout import MOST_RANKS
 from bfpp.schedules.orders.division import default_division
-from bfpp.schedules.settings.attention import parse_attention, parse_exchange
-from bfpp.schedules.settings.offloading import OFF, SELECTIVE, parse_offload, parse_offload_modules
-from bfpp.schedules.settings.precision import Precision, parse_precision
-from bfpp.schedules.settings.recomputation import Recomputation, parse_recomputation
+from bfpp.schedules.settings.attention import parse_exchange
+from bfpp.schedules.settings.offloading import OFF, SELECTIVE, parse_offload
 from bfpp.schedules.settings.sharding import CHOICES
-from bfpp.schedules.settings.tensor_overlap import TensorOverlap, parse_tensor_overlap
-from bfpp.sim.cluster.cluster import Cluster, load_cluster
-from bfpp.sim.cluster.constants import Constants, load_constants
-from bfpp.sim.cluster.software_profiles import (
-    Implementation,
-    find_implementation,
-    implementation_on,
-)
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.cost_model import CostModel
+from bfpp.sim.experiment.parsed_values import ParsedValues
 from bfpp.sim.experiment.reading import (
     parameter_options,
     require_parameters,
     require_values,
     values_read,
 )
-from bfpp.sim.experiment.values import (
-    ABSTRACT,
-    ALIASES,
-    DEFAULTS,
-    OPTIONS,
-    PHYSICAL,
-    Values,
-    of_group,
-)
-from bfpp.sim.memory.optimizer_states import OptimizerStates
-from bfpp.sim.models.layer_kinds import other_mix
-from bfpp.sim.models.model import Transformer, load_model
+from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, of_group
+from bfpp.sim.experiment.values.option import ABSTRACT, PHYSICAL
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
 
 if TYPE_CHECKING:
@@ -80,7 +60,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, repr=False)
-class Experiment(Values):
+class Experiment(ParsedValues):
     """A schedule, how a model and its batch are divided, and what the tasks cost.
 
     Costs are abstract seconds, or those of a `model` on a `cluster`, or those of a measured
@@ -139,7 +119,7 @@ class Experiment(Values):
 
     @cached_property
     def configuration(self) -> Configuration:
-        """How the step is divided, ordered and communicated."""
+        """The schedule, layout and communication of the step."""
         self.require_offload()
         if self.pp > MOST_RANKS:
             raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
@@ -187,15 +167,6 @@ class Experiment(Values):
             raise InvalidInput(
                 f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"
             )
-
-    @property
-    def _degrees(self) -> Degrees:
-        return Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
-
-    @property
-    def hybrid(self) -> bool:
-        """HSDP: only some of the replicas shard their state together."""
-        return self._degrees.is_hybrid
 
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
         """Loops, and units of a stage."""
@@ -289,82 +260,6 @@ class Experiment(Values):
         return least_passes(self.physical_of_cut(self._cut), layout)
 
     @cached_property
-    def transformer(self) -> Transformer:
-        """The model, with the layers and the sequence that are trained."""
-        model = load_model(self.model) if isinstance(self.model, str) else self.model
-        if model is None:
-            raise InvalidConfiguration("model", "must be given together with --cluster")
-        trained = replace(
-            model,
-            layers=self.layers or model.layers,
-            sequence=self.seq_length or model.sequence,
-            prediction_modules=model.prediction_modules if self.prediction else 0,
-        )
-        return model if trained == model else trained  # keeps what is cached on the model
-
-    @cached_property
-    def _constants(self) -> Constants:
-        if isinstance(self.constants, str):
-            return load_constants(self.constants)
-        return self.constants or Constants()
-
-    @cached_property
-    def _cluster(self) -> Cluster:
-        if self.cluster is None:
-            raise InvalidConfiguration("cluster", "must be given together with --model")
-        if isinstance(self.cluster, str):
-            return load_cluster(self.cluster, self._constants.clusters)
-        return self.cluster
-
-    @property
-    def _implementation(self) -> Implementation:
-        named, known = self.implementation, self._constants.implementations
-        if named is None:
-            usual = implementation_on(self._cluster, fitted=known)
-        else:
-            usual = find_implementation(named, known) if isinstance(named, str) else named
-        usual = replace(
-            usual,
-            cuda_graphs=self.cuda_graphs or usual.cuda_graphs,
-            tp_overlap=self._tp_overlap or usual.tp_overlap,
-        )
-        states = OptimizerStates(
-            self.moments, self.master_weights, self.main_gradients, self.update_rule
-        )
-        return states.of(usual, self._precision or usual.precision)
-
-    @property
-    def software(self) -> str | None:
-        """The name of the implementation, of a model on a cluster."""
-        if self.model is None or self.cluster is None:
-            return None
-        return self._implementation.name
-
-    @property
-    def warnings(self) -> list[str]:
-        """What may make the prediction another one than was meant, of a model on a cluster."""
-        if self.model is None or self.cluster is None:
-            return []
-        whole = replace(self, layers=None).transformer
-        found = [
-            self._implementation.too_old_for(self._cluster),
-            other_mix(self.transformer, whole),
-        ]
-        return [each for each in found if each is not None]
-
-    @property
-    def _recomputation(self) -> Recomputation | None:
-        return _parsed(parse_recomputation, self.recompute)
-
-    @property
-    def _tp_overlap(self) -> TensorOverlap | None:
-        return _parsed(parse_tensor_overlap, self.tp_overlap)
-
-    @property
-    def _precision(self) -> Precision | None:
-        return _parsed(parse_precision, self.precision)
-
-    @cached_property
     def costs(self) -> CostModel:
         """The cost model."""
         given = {name: getattr(self, name) for name in of_group(ABSTRACT)}
@@ -386,7 +281,6 @@ class Experiment(Values):
     def physical_of_cut(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
         """The costs of the model on the cluster, with the layers of each stage as in `cut`."""
         from bfpp.sim.costs.physical import PhysicalCosts
-        from bfpp.sim.operators.operators import Routing
 
         return PhysicalCosts(
             model=self.transformer,
@@ -395,27 +289,18 @@ class Experiment(Values):
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
             recompute=self._recomputation,
-            attention=_parsed(parse_attention, self.attention),
+            attention=self._attention,
             sequence_parallel=self.sequence_parallel,
             precision=self._precision,
             cut=cut,
             exchange=parse_exchange(self.cp_comm),
-            routing=Routing(
-                self.capacity_factor,
-                self.expert_imbalance,
-                self.dispatch == "deduplicated",
-                self.shared_overlap,
-                quantised=self.quantised_dispatch,
-                fused=self.fused_router,
-                interleaved=self.microbatch_overlap,
-                fused_experts=self.fused_experts,
-            ),
+            routing=self._routing,
             quantised_weights=self.quantised_weights,
             quantised_attention=self.quantised_attention,
             quantised_head=self.quantised_head,
             quantised_activation=self.quantised_activation,
             offload_share=self.offload_share,
-            offload_modules=_parsed(parse_offload_modules, self.offload_modules) or frozenset(),
+            offload_modules=self._offload_modules,
         )
 
     @property
@@ -476,11 +361,6 @@ class Experiment(Values):
                     raise InvalidConfiguration(name, "was made in Python and has no name to write")
                 values[name] = str(value) if isinstance(value, str) else value
         return values
-
-
-def _parsed(parse: Callable[[str], Value], value: Value | str | None) -> Value | None:
-    """What a text means; anything else is meant already."""
-    return parse(str(value)) if isinstance(value, str) else value
 
 
 def experiment_of(values: Mapping[str, object]) -> Experiment:

@@ -64,7 +64,7 @@ def shortened(configuration: Configuration) -> list[Shortened]:
 
 
 def _repeats(communication: Communication) -> bool:
-    """Whether communication, and the buffers that it takes, repeat when orders do.
+    """True if communication and its buffers repeat whenever orders do.
 
     Runs of a limited length end by a count of their own; many buffers come into use, and gathers
     far ahead are held back, only after many runs.

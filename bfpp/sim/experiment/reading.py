@@ -11,7 +11,8 @@ from typing import Any
 from bfpp.schedules import InvalidConfiguration, Schedule
 from bfpp.schedules.errors import did_you_mean
 from bfpp.schedules.settings.offloading import NAMED, parse_offload
-from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, STAGES, Option, Values
+from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, Values
+from bfpp.sim.experiment.values.option import STAGES, Option
 from bfpp.sim.presets.numbers import is_count, is_usable, real, whole
 
 _TYPES = {each.name: frozenset(str(each.type).split(" | ")) for each in fields(Values)}
@@ -45,7 +46,7 @@ def _require_choice(name: str, value: object) -> None:
 
 
 def _types_of(value: object) -> set[str]:
-    """What annotations call the types of a value; numpy's numbers are numbers, too."""
+    """Names of a value's types, as annotations have them; numpy's numbers are numbers, too."""
     if value is None:
         return {"None"}
     if isinstance(value, bool):
@@ -79,7 +80,7 @@ def values_read(values: Mapping[str, object], parameters: Mapping[str, Option]) 
 
 
 def parameter_options(schedule: Schedule) -> dict[str, Option]:
-    """How a schedule's own parameters are given: those of a type that can be given by name."""
+    """Options of a schedule's own parameters: those of a type that can be given by name."""
     found = {}
     for each in fields(schedule):
         if each.name in schedule.parameters and (kind := _kind_of(each.type)):

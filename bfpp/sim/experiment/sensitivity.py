@@ -33,7 +33,7 @@ ALIKE = 0.005
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the step time gains, in seconds, for each per cent that a parameter grows."""
+    """Change of the step time, in seconds, for each per cent that a parameter grows."""
 
     parameter: str
     seconds_per_percent: float

@@ -1,4 +1,4 @@
-"""How sure a predicted step time is, and what it leaves out.
+"""Prediction interval of a step time, and the effects that a prediction leaves out.
 
 Each end of a prediction's 80 % interval is as far from it, in logarithms, as all constants together
 make it: each by what the step time changes where that one is at the end of its own 80 %
@@ -49,7 +49,7 @@ NEARLY_FULL = 0.9
 
 
 class RunKind(NamedTuple):
-    """What decides how well runs are understood."""
+    """Kind of run by which residuals are grouped."""
 
     recomputed: bool
     one_node: bool
@@ -77,7 +77,7 @@ def kind_of(physical: PhysicalCosts, layout: Layout) -> RunKind:
 
 @dataclass(frozen=True)
 class Interval:
-    """Where 80 % of measured step times are expected, in seconds."""
+    """80 % prediction interval of a measured step time, in seconds."""
 
     low: float
     high: float
@@ -103,7 +103,7 @@ def _residual(
 
 
 class Doubt(NamedTuple):
-    """What is not known of a predicted step.
+    """Uncertainty of a predicted step: of constants, and the residual of its kind.
 
     What constants change at an end of their 80 %, and a deviation that none explains.
     """
@@ -118,13 +118,13 @@ def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
 
 
 def doubt_of(timeline: Timeline, physical: PhysicalCosts, ends: Iterable[float] = ENDS) -> Doubt:
-    """What is not known of a step, at some ends of its interval: dozens of predictions for each."""
+    """Uncertainty of a step, at some ends of its interval: dozens of predictions for each."""
     changes = {end: constants_changes(timeline, physical, end) for end in ends}
     return Doubt(changes, _residual(physical, timeline.graph.layout))
 
 
 def difference_spread(one: Doubt, other: Doubt, end: float) -> float:
-    """How far an end of the 80 % interval of log(`one` / `other`) is, of two steps on one cluster.
+    """Distance to an end of the 80 % interval of log(`one` / `other`), of two steps on one cluster.
 
     What a constant changes in both alike says nothing about which is longer. What no constant
     explains is taken to be independent, since nobody has measured how much of it is common.
@@ -134,7 +134,7 @@ def difference_spread(one: Doubt, other: Doubt, end: float) -> float:
 
 
 class Spread(NamedTuple):
-    """How far the ends of an 80 % interval are from the prediction, in logarithms."""
+    """Distances of the ends of an 80 % interval from the prediction, in logarithms."""
 
     faster: float
     slower: float
@@ -156,7 +156,7 @@ def around(step_time: float, of_constants: Spread, residual: float) -> Interval:
 
 
 def constants_spread(timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True) -> Spread:
-    """What the constants make of an 80 % interval.
+    """The constants' part of an 80 % interval.
 
     Not `fitted`: as if none had been fitted on this cluster.
     """
@@ -170,7 +170,7 @@ def constants_spread(timeline: Timeline, physical: PhysicalCosts, *, fitted: boo
 def constants_changes(
     timeline: Timeline, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
 ) -> Seconds:
-    """What each constant, worse by `deviations`, adds to the logarithm of the step time.
+    """Change of the step time's logarithm by each constant, worse by `deviations`.
 
     As much as is known of them where they were measured on the cluster, or else as usual.
     One after the other where they are independent; those that were fitted together, in combinations
@@ -197,7 +197,7 @@ def constants_changes(
 
 
 def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
-    """Whether a step may depend on a constant; of most that is known from a replay alone."""
+    """True if a step may depend on a constant; of most that is known from a replay alone."""
     quantisation = physical.execution.quantisation
     needed: dict[str, object] = {
         "host_bandwidth": timeline.graph.communication.offload,
@@ -255,7 +255,7 @@ def _combinations(physical: PhysicalCosts, paths: Sequence[Path]) -> Matrix:
 
 
 def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Where the deviation of a number stands: levels are of NVLink, or of a network."""
+    """Path of a number's deviation in the table: a level is NVLink, or a network."""
     links = {level.name: level.link for level in physical.cluster.levels}
     kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
     return tuple(kinds[links[name]] if name in links else name for name in path)
@@ -269,7 +269,7 @@ def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) 
 
 
 def _grows(path: Path) -> bool:
-    """Whether a constant is worse where it is larger: a time, and not a share."""
+    """True if a larger constant is worse: a time, and not a share."""
     return not any(name.endswith(("efficiency", "efficiencies", "bandwidth")) for name in path)
 
 
@@ -287,7 +287,7 @@ def shipped_residuals() -> Mapping[str, float]:
 
 
 def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float) -> list[str]:
-    """What may lengthen this step, and is not in its prediction."""
+    """Effects that may lengthen this step and are not in its prediction."""
     layout, communication = timeline.graph.layout, timeline.graph.communication
     degrees, device = replace(physical.degrees, pp=layout.pp), physical.cluster.device
     overlaps = layout.pp > 1 and (

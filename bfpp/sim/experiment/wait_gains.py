@@ -1,7 +1,7 @@
 """Time that the step would save without one of its waits.
 
 Durations stay as they are in the timeline, and so does how long after its
-blocker a measured task starts. One task is excused from waiting for anything
+blocker a measured task starts. One task no longer waits for anything
 but its own rank's compute lane: the compute step that ends the wait, or the
 blocking communication ahead of it that does.
 """
@@ -35,15 +35,15 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     found = list(waits)
     for at in longest:
         if waits[at].task != NONE:
-            without = excused(causes, waits[at])
+            without = without_wait(causes, waits[at])
             gain = whole - step_time(without, costs)
-            # An excused transfer that blocks also frees its peer's lane: no merit of the wait.
+            # Without its wait, a blocking transfer also frees its peer's lane: not counted.
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
     return found
 
 
-def excused(causes: Causes, wait: Wait) -> TaskGraph:
+def without_wait(causes: Causes, wait: Wait) -> TaskGraph:
     """The graph in which the task at the end of a wait starts once its rank is free."""
     graph = causes.timeline.graph
     own = graph.lanes_of(wait.rank)[0]

@@ -17,7 +17,7 @@ from bfpp.sim.experiment.values import DEFAULTS
 
 
 class Need(NamedTuple):
-    """What a value needs in order to act, and whether an experiment has it."""
+    """Condition under which a value acts: its name, and whether an experiment meets it."""
 
     what: str
     met: Callable[[Experiment], bool]
@@ -26,6 +26,18 @@ class Need(NamedTuple):
 def _overlaps_shared(experiment: Experiment) -> bool:
     experts = experiment.transformer.experts
     return experts is not None and bool(experts.shared) and experiment.ep > 1
+
+
+def _has_blocks(experiment: Experiment) -> bool:
+    chosen = experiment.configuration
+    return any(steps["fused"].any() for steps in chosen.schedule.orders(chosen.layout))
+
+
+def _has_constants(experiment: Experiment) -> bool:
+    of_file, shipped = (
+        each.require_physical() for each in (experiment, experiment.changed(constants=None))
+    )
+    return (of_file.cluster, of_file.implementation) != (shipped.cluster, shipped.implementation)
 
 
 EXPERTS = Need("experts in the model", lambda each: each.transformer.experts is not None)
@@ -48,6 +60,10 @@ NEEDS = {
     "tp_overlap": TENSOR,
     "cp_comm": Need("--cp", lambda each: each.cp > 1),
     "capacity_factor": EXPERTS,
+    "constants": Need(
+        "other constants of this cluster or implementation in the file", _has_constants
+    ),
+    "forward_backward": Need("fused blocks", _has_blocks),
     "fused_experts": EXPERTS,
     "fused_router": EXPERTS,
     "shared_overlap": Need("shared experts, and --ep", _overlaps_shared),

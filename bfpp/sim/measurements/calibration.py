@@ -123,7 +123,7 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
 
 
 def _is_fitted(row: Row) -> bool:
-    """Whether a row is fitted: attention only by the library that PyTorch chooses by itself."""
+    """True if a row is fitted: attention only by the library that PyTorch chooses by itself."""
     library: str = row.get("library", DEFAULT)
     return row["kind"] != SUSTAINED and library == DEFAULT
 

@@ -210,7 +210,7 @@ def fitted(parameters: Sequence[Parameter], cases: Sequence[Case]) -> Constants:
 
 
 def fits(rows: Sequence[Measurement]) -> int:
-    """How many fits a cross-validated one takes: one of all rows, and one without each group."""
+    """Number of fits of a cross-validation: one of all rows, and one without each group."""
     return 1 + len({row.group for row in rows})
 
 
@@ -219,7 +219,7 @@ def _ignore(what: str) -> None:
 
 
 def _start(parameters: Sequence[Parameter]) -> Numbers:
-    """Where the search starts: a third of the way between the bounds.
+    """Start of the search: a third of the way between the bounds.
 
     There the power limit is low enough to be felt, and so for the search to move it.
     """

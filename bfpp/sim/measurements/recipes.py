@@ -73,7 +73,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """What its file is called, but for the ending."""
+        """Name of its file, but for the ending."""
         model = self.model.translate(str.maketrans({" ": "-", "_": "-", **dict.fromkeys("()/")}))
         sizes = f"{self.gpus}-gpus", f"batch-{self.batch}"
         parts = (model, self.system, self.precision, *sizes, self.release)
@@ -121,7 +121,7 @@ class Recipe:
         return {name: value for name, value in values.items() if value is not False}
 
     def _meets(self, settings: Mapping[str, Any]) -> bool:
-        """Whether settings apply to its release, system, precision, sharding and groups."""
+        """True if settings apply to its release, system, precision, sharding and groups."""
         return (
             settings.get("since", "") <= self.release
             and self.system in settings.get("systems", [self.system])

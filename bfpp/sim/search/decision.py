@@ -60,7 +60,7 @@ WITHOUT_PIPELINE = "no pipeline"
 
 
 def kind_of(configuration: Configuration) -> str:
-    """What kind of method a configuration is: its schedule, if there is a pipeline."""
+    """Kind of method of a configuration: its schedule, if there is a pipeline."""
     kind = configuration.schedule.reference if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
     return f"{kind} with offload" if configuration.communication.offload else kind
 
@@ -92,7 +92,7 @@ def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
 
 
 class Account(NamedTuple):
-    """Where the time of a predicted step goes, part by part, and what is not known of it."""
+    """Breakdown of a predicted step time by part, with its uncertainty."""
 
     parts: Mapping[str, float]
     doubt: Doubt
@@ -109,13 +109,13 @@ def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS)
 
 
 def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
-    """What is not known of a prediction, without its parts."""
+    """Uncertainty of a prediction, not broken down by part."""
     known, configuration = evaluation_of(problem), outcome.configuration
     return doubt_of(known.timeline(configuration), known.physical(configuration), ends)
 
 
 class Distance(NamedTuple):
-    """How far another is behind the winner: by what share it is slower.
+    """Slowdown of another configuration against the winner, as a share, with its interval.
 
     In 80 % of cases the predicted ratio of the two is off by a share of `margin` at most.
     """
@@ -125,12 +125,12 @@ class Distance(NamedTuple):
 
     @property
     def ties(self) -> bool:
-        """Whether the prediction cannot tell which of the two is faster."""
+        """True if the prediction cannot tell which of the two is faster."""
         return abs(self.share) < self.margin
 
 
 def distance(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Distance:
-    """How far another is behind the winner, by what is not known of each."""
+    """Slowdown of another configuration against the winner, from the uncertainties of both."""
     ratio = winner.samples_per_second / other.samples_per_second
     return Distance(ratio - 1, exp(difference_spread(its, doubt, _end(winner, other))) - 1)
 
@@ -211,7 +211,7 @@ def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> R
 
 
 def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
-    """Whether two tie by what no constant explains, whatever is known of constants."""
+    """True if two tie by their residuals alone, however well constants are known."""
     known = evaluation_of(problem)
     doubts = (
         unexplained(known.physical(each.configuration), each.configuration.layout)
@@ -244,7 +244,7 @@ def _first_of_each(
 
 
 def _method(outcome: Outcome) -> object:
-    """What two outcomes of one method have in common."""
+    """Key that outcomes of one method share."""
     of = outcome.configuration
     divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
     computed = of.precision, of.recompute, of.tp_overlap, of.cut, of.communication.offload

@@ -62,7 +62,7 @@ _beside_pipeline = attrgetter(
 
 
 class Evaluation:
-    """What is known of a problem from the configurations that have been predicted."""
+    """Predictions of a problem's configurations, with caches that these share."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -106,7 +106,7 @@ class Evaluation:
         )
 
     def _step_time(self, configuration: Configuration) -> StepTime:
-        """How long a step takes, from fewer micro-batches where their times repeat."""
+        """Step time, extrapolated from fewer micro-batches where their times repeat."""
         physical = self.physical(configuration)
         for fewer in self._fewer(configuration):
             with suppress(NotPeriodic):
@@ -128,7 +128,7 @@ class Evaluation:
         return fewer[0].configuration if fewer else configuration
 
     def least_memories(self, configuration: Configuration) -> Iterator[PeakMemory]:
-        """What the fullest rank needs at least, the longer it is thought about the closer.
+        """Lower bounds of the fullest rank's memory, each closer and slower than the last.
 
         In any order, in its order, and in its graph, where that decides.
         """
@@ -159,7 +159,7 @@ class Evaluation:
         )
 
     def _passing(self, configuration: Configuration) -> Passing:
-        """What is alive at the peaks: in one order, passes need the same however sharded."""
+        """Activations alive at the peaks: in one order, the same however state is sharded."""
         schedule, layout = configuration.schedule, configuration.layout
         communication, physical = configuration.communication, self.physical(configuration)
         peaks = self._peaks(schedule, layout)
@@ -185,7 +185,7 @@ class Evaluation:
         return robust_step_time(graph, physical.costs(graph), self._problem.jitter)
 
     def least_memory(self, configuration: Configuration) -> PeakMemory:
-        """What the fullest rank needs at least, known without an order."""
+        """Lower bound of the fullest rank's memory, known without an order."""
         physical, communication = self.physical(configuration), configuration.communication
         sharding, offloads = communication.sharding, communication.offload > 0
         return least_memory(physical, configuration.layout, sharding, offloads)
@@ -224,13 +224,13 @@ def _naming(schedule: Schedule) -> Iterator[None]:
 
 
 def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:
-    """What is alive at the peaks of an order, by what else decides it: filled as it is asked."""
+    """Activations alive at the peaks of an order, by the other values that decide them: a cache."""
     del schedule, layout
     return {}
 
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
-    """Whether each configuration needs more than a device has, however it is scheduled."""
+    """True if each configuration needs more than a device has, however it is scheduled."""
     memory = problem.cluster.device.usable_memory / GIGABYTE
     known = evaluation_of(problem)
     return all(known.least_memory(each).reserved_gb > memory for each in chosen)

@@ -14,7 +14,7 @@ from bfpp.sim.engines.cost_model import Costs
 
 
 class Objective(StrEnum):
-    """What a search optimises.
+    """Objective of a search.
 
     Most samples a second, least memory on the fullest rank, fewest GPU-hours a token (and least
     money at one price), or the least quantile of the step time over costs with jitter.
@@ -27,7 +27,7 @@ class Objective(StrEnum):
 
 
 class Jitter(NamedTuple):
-    """How costs vary: by factors whose logarithm has this `deviation`.
+    """Random variation of costs: factors whose logarithm has this `deviation`.
 
     One factor for each rank, whose device is slower or faster for the whole step, and another for
     each task. The `quantile` is taken over `draws` of a generator with that `seed`.

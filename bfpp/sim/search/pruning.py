@@ -33,7 +33,7 @@ class Potential(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What was simulated, and how many were not, by reason."""
+    """Simulated configurations, and the number of others, by reason."""
 
     outcomes: list[Outcome]
     excluded: Counter[str]
@@ -59,7 +59,7 @@ class Best:
             self._fitting = {each.configuration: each for each in kept}
 
     def exceeds(self, bound: Potential) -> bool:
-        """Whether a configuration with that bound is neither among the best nor on the front."""
+        """True if a configuration with that bound is neither among the best nor on the front."""
         passed = sum(self._passes(each, bound) for each in self._fitting.values())
         return passed >= self._top and any(
             each.samples_per_second > bound.throughput and each.memory_largest_gb <= bound.memory_gb
@@ -67,7 +67,7 @@ class Best:
         )
 
     def _passes(self, known: Outcome, bound: Potential) -> bool:
-        """Whether an outcome is better than anything within the bound; of jitter there is none."""
+        """True if an outcome is better than anything within the bound; jitter has no bound."""
         if self._objective is Objective.ROBUSTNESS:
             return False
         if self._objective is Objective.MEMORY:

@@ -57,7 +57,7 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched: a model on `gpus` of a cluster, at some batch sizes.
+    """Search problem: a model on `gpus` of a cluster, at some batch sizes.
 
     Context- and expert-parallel groups have the sizes of `cp` and `ep`, and sharded replicas are in
     `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute`, every
@@ -176,7 +176,7 @@ class Problem:
         )
 
     def allows(self, part: object) -> bool:
-        """Whether all values of a part of a configuration are among those to try."""
+        """True if all values of a part of a configuration are among those to try."""
         return all(
             getattr(part, name) in values
             for name, values in self.only
@@ -287,7 +287,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
 
 
 def _replicas(degrees: Degrees) -> int:
-    """How many devices keep the same parameters."""
+    """Number of devices that keep the same parameters."""
     return degrees.dp * degrees.cp
 
 

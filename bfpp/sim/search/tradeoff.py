@@ -31,7 +31,7 @@ class TrainingCost:
     outcome: Outcome
 
     def price(self, per_gpu_hour: float) -> float:
-        """What the GPUs cost, in the currency of a GPU-hour's price."""
+        """Cost of the GPUs, in the currency of a GPU-hour's price."""
         return self.gpu_days * 24 * per_gpu_hour
 
 

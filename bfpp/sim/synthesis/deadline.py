@@ -1,4 +1,4 @@
-"""When a search ends: after its time, or as soon as Ctrl-C is pressed, with what it has found."""
+"""End of a search: after its time, or on Ctrl-C, with the best result so far."""
 
 from __future__ import annotations
 

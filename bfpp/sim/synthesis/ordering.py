@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps to all limits."""
+        """True if it keeps to all limits."""
         return bool((self.excess <= 0).all())
 
 
@@ -170,7 +170,7 @@ class BoardSearch:
         )
 
     def predicted(self, orders: Iterable[Words]) -> list[Candidate]:
-        """What these words are worth, of those that can run."""
+        """Candidates of these words, of those that can run."""
         return self._predicted(map(self._experiment, orders))
 
     def _words(self, rule: Experiment) -> Words | None:

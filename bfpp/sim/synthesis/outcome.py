@@ -64,7 +64,7 @@ class Synthesis:
 
     @property
     def gap(self) -> float:
-        """How far the objective is above its bound, as a share of the bound."""
+        """Excess of the objective over its bound, as a share of the bound."""
         if self.peak is not None:
             return self.peak.amount / self.peak.bound - 1
         return self.seconds / self.bound.seconds - 1
@@ -87,7 +87,7 @@ def best_of(found: Sequence[Synthesis]) -> Synthesis:
 
 
 def all_found(find: Callable[[Each], Result], each_of: Iterable[Each]) -> list[Result]:
-    """What is found of each; raises the last refusal if that is nothing."""
+    """Results of all searches that gave one; raises the last refusal if none did."""
     found, refused = [], None
     for each in each_of:
         try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from tests.helpers.training_runs import EXACT, errors_of, run_locally
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH = 4
+
+elsewhere = ModuleType("elsewhere")
+elsewhere.PASSES = 0  # type: ignore[attr-defined]
 
 
 def plan_of(model: Model, **others: object) -> Plan:
@@ -147,6 +151,97 @@ class Global(Tanh):
         return super().forward(value) * PASSES
 
 
+class OfItsClass(Layer):
+    passes = 0
+
+    def factor(self, _: Tensor) -> float:
+        type(self).passes += 1
+        return self.passes
+
+
+class Slotted:
+    __slots__ = ("passes",)
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __call__(self) -> int:
+        self.passes += 1
+        return self.passes
+
+
+class InSlots(Layer):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.chance = Slotted()
+
+    def factor(self, _: Tensor) -> float:
+        return self.chance()
+
+
+class InADefault(Layer):
+    def factor(self, _: Tensor, passes: list[int] = [0]) -> float:  # noqa: B006
+        passes[0] += 1
+        return passes[0]
+
+
+class OfAGenerator(Layer):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.numbers = self.doubled()
+
+    def doubled(self) -> Iterator[int]:
+        number = 1
+        while True:
+            yield number
+            number *= 2
+
+    def factor(self, _: Tensor) -> float:
+        return next(self.numbers)
+
+
+CHANCE, NUMBERS, SHARED = np.random.default_rng(0), count(), Slotted()
+
+
+class SharedGenerator(Layer):
+    def factor(self, _: Tensor) -> float:
+        return CHANCE.random()
+
+
+def numbered() -> float:
+    return next(NUMBERS)
+
+
+class ByAFunction(Layer):
+    def factor(self, _: Tensor) -> float:
+        return numbered()
+
+
+class ByAnObject(Layer):
+    def factor(self, _: Tensor) -> float:
+        return SHARED()
+
+
+class OfAModule(Layer):
+    def factor(self, _: Tensor) -> float:
+        elsewhere.PASSES += 1
+        return elsewhere.PASSES
+
+
+class Bounded(Layer):
+    """The usual way to bound weights: where the optimizer's own are meant, there are flat ones."""
+
+    def factor(self, _: Tensor) -> float:
+        self.linear.weight.data.clamp_(-0.1, 0.1)
+        return 1.0
+
+
+class Renormalized(Layer):
+    def factor(self, _: Tensor) -> float:
+        self.linear.weight.data = torch.renorm(self.linear.weight.data, 2, 0, 0.5)
+        return 1.0
+
+
 REFUSED: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "a counter": (Counting, r"layer 0 \(Counting\) changes its passes in each pass"),
     "a counter in a list": (InAList, "changes its kept in each pass"),
@@ -160,6 +255,16 @@ REFUSED: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "numpy's random": (NumpysRandom, "draws from numpy's random"),
     "a counter of a hook": (hooked, "changes its passes in each pass"),
     "a global counter": (Global, "changes its PASSES in each pass"),
+    "a counter of a class": (OfItsClass, "changes its passes in each pass"),
+    "a counter in slots": (InSlots, "changes its chance in each pass"),
+    "a counter in a default": (InADefault, "changes its passes in each pass"),
+    "a generator function": (OfAGenerator, "changes its numbers in each pass|cannot be copied"),
+    "a global generator": (SharedGenerator, "changes its CHANCE in each pass"),
+    "a function's global": (ByAFunction, "changes its NUMBERS in each pass"),
+    "a global object": (ByAnObject, "changes its SHARED in each pass"),
+    "another module's counter": (OfAModule, r"changes its elsewhere\.PASSES in each pass"),
+    "weights that are written to": (Bounded, r"changes its parameter linear\.weight in a pass"),
+    "weights that are replaced": (Renormalized, r"changes its parameter linear\.weight in a pass"),
 }
 
 
@@ -388,3 +493,15 @@ def test_the_command_says_it_in_a_line(
     ended = run_here(capsys, "gpipe", "--pp", 2, "--model", f"{file}:{name}", "--steps", 1)
     assert ended.code == 2
     assert ended.line.startswith(f"bfpp run: --model: {told}")
+
+
+def test_a_model_without_held_out_batches_is_told_by_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "own.py").write_text(
+        OWN + "\ndef plain(seed):\n    return chain(2, WIDTH)\n"
+    )
+    given = ["--pp", 2, "--model", f"{file}:plain", "--steps", 1, "--evaluate-every", 1]
+    ended = run_here(capsys, "gpipe", *given)
+    assert ended.code == 2
+    assert ended.line.startswith("bfpp run: --evaluate-every: the model has no held-out batches")

@@ -1,18 +1,26 @@
 """State that a call leaves in Python objects: counters, generators, caches and tensors.
 
 A value that can change is turned into one that cannot, to be compared with what it is later:
-attributes of modules, what their hooks and functions captured, and the globals that these name.
-Parameters and buffers are not looked at here, and of tensors no more than which they are.
+attributes of modules and of their classes, what their methods and hooks captured, and the globals
+that these name, also through functions and modules of the user's own. Parameters and buffers are
+not looked at here, and of tensors no more than which they are.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from types import FunctionType, MethodType, ModuleType
+from types import (
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -39,16 +47,20 @@ def remains(root: nn.Module | object) -> dict[str, object]:
     A tensor stands for itself; whatever else, for what it was.
     """
     found: dict[str, object] = {}
-    seen: set[int] = set()
+    seen, known = set[int](), set[int]()
     if not isinstance(root, nn.Module):
         return {name: _now(value, seen, DEPTH) for name, value in _captured(root)}
     for prefix, module in root.named_modules():
-        kept = {key: value for key, value in vars(module).items() if key not in OWN}
-        for key, value in kept.items():
-            found[f"{prefix}.{key}".lstrip(".")] = _now(value, seen, DEPTH)
-        functions = [*_hooks(module), *_written_by_user(type(module))]
-        for name, value in (each for function in functions for each in _captured(function)):
-            found[f"{prefix}.{name}".lstrip(".")] = _now(value, seen, DEPTH)
+        kept = [(key, value) for key, value in vars(module).items() if key not in OWN]
+        hooked = (each for hook in _hooks(module) for each in _captured(hook))
+        of_methods = (
+            each for method in _methods(type(module)) for each in _of_function(method, known)
+        )
+        captured = [*hooked, *of_methods]
+        for key, value in [*kept, *_class_attributes(type(module)), *captured]:
+            name = f"{prefix}.{key}".lstrip(".")
+            # Many methods name one global: what is seen again, or elsewhere, is not looked at.
+            found.setdefault(name, _now(value, seen, DEPTH))
     return found
 
 
@@ -57,27 +69,41 @@ def _hooks(module: nn.Module) -> Iterator[object]:
         yield from getattr(module, name).values()
 
 
-def _written_by_user(kind: type[nn.Module]) -> Iterator[object]:
-    """The function that a class computes with, unless it is torch's."""
-    if not kind.__module__.startswith("torch."):
-        yield kind.forward
+def _is_users(module: str | None) -> bool:
+    """True for a module that is neither Python's, nor torch's or numpy's."""
+    package = (module or "builtins").partition(".")[0]
+    return package not in LIBRARIES
+
+
+def _own_classes(kind: type) -> Iterator[Mapping[str, Any]]:
+    """What a class and its bases hold, of those that the user wrote."""
+    for each in kind.__mro__:
+        if _is_users(each.__module__):
+            yield vars(each)
+
+
+def _methods(kind: type) -> Iterator[FunctionType]:
+    for held in _own_classes(kind):
+        for value in held.values():
+            function = value.fget if isinstance(value, property) else value
+            function = getattr(function, "__func__", function)  # of static and class methods
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _class_attributes(kind: type) -> Iterator[tuple[str, object]]:
+    """Attributes of a class that are values, by name."""
+    for held in _own_classes(kind):
+        for name, value in held.items():
+            if not name.startswith("__") and isinstance(value, CHANGING):
+                yield name, value
 
 
 def _captured(function: object) -> Iterator[tuple[str, object]]:
-    """A function's closure, defaults and mutable globals, by name."""
+    """A function's closure, defaults and mutable globals, by name; an object's attributes."""
     match function:
         case FunctionType():
-            for name, cell in zip(
-                function.__code__.co_freevars, function.__closure__ or (), strict=True
-            ):
-                try:
-                    yield name, cell.cell_contents
-                except ValueError:  # it is not filled yet
-                    continue
-            used = {*function.__code__.co_names} & function.__globals__.keys()
-            for name in sorted(used):
-                if isinstance(value := function.__globals__[name], CHANGING):
-                    yield name, value
+            yield from _of_function(function, set())
         case MethodType():
             yield "self", function.__self__
             yield from _captured(function.__func__)
@@ -87,14 +113,69 @@ def _captured(function: object) -> Iterator[tuple[str, object]]:
             yield from function.keywords.items()
         case nn.Module():
             yield from remains(function).items()
+        case GeneratorType():
+            if function.gi_frame is not None:
+                yield "place", function.gi_frame.f_lasti
+                yield from function.gi_frame.f_locals.items()
         case _:
             yield from getattr(function, "__dict__", {}).items()
+            for held in _own_classes(type(function)):
+                slots = [
+                    name for name, each in held.items() if isinstance(each, MemberDescriptorType)
+                ]
+                yield from (
+                    (name, getattr(function, name)) for name in slots if hasattr(function, name)
+                )
+            yield from _class_attributes(type(function))
+
+
+def _of_function(function: FunctionType, known: set[int]) -> Iterator[tuple[str, object]]:
+    """Like `_captured`, also of the user's functions that it calls by their names.
+
+    Functions that are `known` are left out.
+    """
+    if id(function) in known:
+        return
+    known.add(id(function))
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it is not filled yet
+            continue
+    defaults = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) :], defaults, strict=False)
+    yield from (function.__kwdefaults__ or {}).items()
+    named = {*code.co_names}
+    for name, value in _named(named, function.__globals__):
+        if isinstance(value, FunctionType):
+            if _is_users(value.__module__):
+                yield from _of_function(value, known)
+        elif isinstance(value, ModuleType):
+            of_module = _named(named, vars(value)) if _is_users(value.__name__) else ()
+            yield from ((f"{name}.{key}", each) for key, each in of_module if _is_state(each))
+        elif _is_state(value):
+            yield name, value
+
+
+def _named(names: set[str], held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, held[name]) for name in sorted(names & held.keys()))
+
+
+def _is_state(value: object) -> bool:
+    """True for a value that can change, or a name for one that can be another."""
+    if isinstance(value, (type, ModuleType, FunctionType, nn.Module)):
+        return False
+    return isinstance(value, CHANGING) or _is_users(type(value).__module__)
 
 
 CHANGING = (
-    bool, int, float, list, dict, set, deque, count, random.Random, torch.Generator,
+    bool, int, float, list, dict, set, deque, Iterator, random.Random, torch.Generator,
     np.random.Generator, np.random.RandomState, np.ndarray,
 )  # fmt: skip
+
+LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "bfpp"})
+"""Packages in whose classes and functions no state of a layer is looked for."""
 
 
 def _now(value: Any, seen: set[int], depth: int) -> object:

@@ -120,12 +120,14 @@ class PassEffects:
 
 
 class _Looked:
-    """A module's buffers and what else it keeps, as they are now."""
+    """A module's buffers, where its parameters are, and what else it keeps, as they are now."""
 
     def __init__(self, module: object) -> None:
         self.buffers: dict[str, Tensor] = {}
+        self.parameters: dict[str, int] = {}
         if isinstance(module, nn.Module):
             self.buffers |= module.named_buffers(remove_duplicate=False)
+            self.parameters |= {name: memory(each) for name, each in module.named_parameters()}
         self.others = remains(module)
 
     def changed(self, before: _Looked) -> list[str]:
@@ -171,6 +173,7 @@ def probed(module: object, name: str, run: Callable[[Operators], Any]) -> tuple[
         result = run(first)
         _require_shared_generator(name, first)
         after = _Looked(module)
+        _require_same_parameters(name, before, after, first.written)
         changed, moved = after.changed(before), after.moved(before, first.written)
         sets = _by_module(changed)
         if not (changed or moved or after.written(before, first)):
@@ -205,6 +208,18 @@ def _require_shared_generator(name: str, seen: Operators) -> None:
             "that is run again draws from anew: draw without it, from torch's own, which is seeded "
             "for each pass",
         )
+
+
+def _require_same_parameters(
+    name: str, before: _Looked, after: _Looked, written: Collection[int]
+) -> None:
+    for each, place in before.parameters.items():
+        if place in written or after.parameters.get(each) != place:
+            raise InvalidConfiguration(
+                "model",
+                f"{name} changes its parameter {each} in a pass, which only the optimizer does: "
+                "compute with a changed copy of it (torch.nn.utils.parametrize)",
+            )
 
 
 def _refuse(name: str, attribute: str) -> None:

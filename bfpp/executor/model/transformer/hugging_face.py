@@ -106,33 +106,46 @@ class Weights:
         except (OSError, SafetensorError) as error:
             raise InvalidConfiguration("weights", f"'{file}' cannot be read: {error}") from error
 
-    def _tensor(self, name: str) -> Tensor:
+    @contextmanager
+    def _stored(self, name: str) -> Iterator[tuple[Any, str]]:
+        """The file of a tensor, and its name there."""
         known = self._files
         if name not in known and name == "lm_head.weight":
             name = "model.embed_tokens.weight"  # it is tied
         if name not in known:
             raise InvalidConfiguration("weights", f"'{self.directory}' has no {name}")
-        with self._opened(known[name]) as stored:
-            tensor: Tensor = stored.get_tensor(name)
+        with self._opened(known[name]) as file:
+            yield file, name
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        with self._stored(name) as (file, own):
+            return tuple(file.get_slice(own).get_shape())
+
+    def _tensor(self, name: str) -> Tensor:
+        with self._stored(name) as (file, own):
+            tensor: Tensor = file.get_tensor(own)
         return tensor
 
     def fill(self, layer: int, make: Callable[[], nn.Module]) -> nn.Module:
-        """A layer with these weights; with none, if it is made to look at its shapes alone."""
+        """A layer with these weights; with none, if it is made to look at its shapes alone.
+
+        Raises `InvalidConfiguration` where they do not fit, or cannot be read.
+        """
         module = make()
         for name, parameter in module.named_parameters():
             names = their_names(layer, name, self.sizes)
-            if parameter.is_meta:
-                continue
-            parts = [self._tensor(each) for each in names]
-            rows = sum(len(each) for each in parts if each.dim())
-            if {(rows, *each.shape[1:]) for each in parts} != {tuple(parameter.shape)}:
+            shapes = [self._shape(each) for each in names]
+            rows = sum(each[0] for each in shapes if each)
+            if {(rows, *each[1:]) for each in shapes} != {tuple(parameter.shape)}:
                 raise InvalidConfiguration(
                     "weights",
                     f"'{self.directory}' has {' and '.join(names)} of shape "
-                    f"{' and '.join(str(tuple(each.shape)) for each in parts)}, "
+                    f"{' and '.join(map(str, shapes))}, "
                     f"and the model takes {tuple(parameter.shape)}",
                 )
-            parameter.data = torch.cat(parts).to(parameter.dtype)
+            if not parameter.is_meta:
+                values = torch.cat([self._tensor(each) for each in names])
+                parameter.data = values.to(parameter.dtype)
         return module
 
 

@@ -20,6 +20,9 @@ these.
 Invariants: the same state gives the same diagnosis in whichever process it is made, and the first
 one that is published counts. Silence is tolerated for long while nothing is wrong, and briefly once
 something is (`RunState.patience`).
+
+Rejected: to blame the process that reports first. Victims lose their connection at once, while a
+process that hangs reports nothing.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def improved(
 
 
 def stretches(problem: OrderingProblem) -> Iterator[tuple[float, float, list[int]]]:
-    """What is free at once, from and until a share of the step: all ranks, then neighbours.
+    """Passes to free at once, from and until a share of the step: all ranks, then neighbours.
 
     Two ranks are free for longer than all of them.
     """

@@ -243,7 +243,7 @@ class Window:
             self.model.add(self.start[later] >= self._end(earlier))
 
     def _require_room(self, rank: int) -> None:
-        """What the rank keeps during the window, of any micro-batch, is within its limit."""
+        """Require that activations kept on the rank during the window are within its limit."""
         problem, free = self.problem, self.free[rank]
         stages = np.flatnonzero(problem.held[rank]).tolist()
         last = self.stages * (len(problem.operations) - 1)

@@ -54,7 +54,7 @@ Rating = Callable[[BoardSearch, Words], Chosen]
 
 
 class Choosing(NamedTuple):
-    """What may be chosen, by `names`, with the searches `on` boards."""
+    """Choices of placement and cut, by `names`, with the searches `on` boards."""
 
     on: SearchOn
     names: Sequence[str]

@@ -1,4 +1,4 @@
-"""What no order can beat, however layers are cut over stages: a lower bound of step or period.
+"""Lower bound of step time or period, over all orders and all cuts of layers into stages.
 
 A rank with one stage waits for the stages before it, computes its own layers for every
 micro-batch, and others compute after it; its span, which bounds the period, has no wait before its
@@ -53,7 +53,7 @@ def bound_of_any_cut(
 def peak_of_any_cut(
     quick: BoardSearch, lean: Memory, within: float, most: float
 ) -> tuple[float, str]:
-    """What the fullest rank keeps at least, however layers are cut, and why.
+    """Lower bound of the fullest rank's peak, over all cuts of layers, and its reason.
 
     Of steps of `within` seconds with passes that are as `quick` as can be, and activations as
     `lean`: each stage keeps as many micro-batches at once as it must to be in time; of several

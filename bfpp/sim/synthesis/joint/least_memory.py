@@ -94,7 +94,7 @@ def peak_of_any(
 def peak_bound(
     problem: OrderingProblem, memory: Memory, within: float, most: float
 ) -> tuple[float, str]:
-    """What the fullest rank keeps at least, of any order that takes at most `within`, and why.
+    """Lower bound of the fullest rank's peak, of orders that take at most `within`, and its reason.
 
     `most` is a peak of one of them.
     """
@@ -157,7 +157,7 @@ class _Least:
 
     @property
     def _between(self) -> int:
-        """How many limits there are between the peak and what failed."""
+        """Number of limits left between the peak and the highest limit that failed."""
         return ceil((self.peak - self.failed) / self.memory.step - TOLERANCE) - 1
 
     def lower(self, seconds: float, progress: Progress | None) -> None:

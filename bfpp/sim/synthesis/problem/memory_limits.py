@@ -1,4 +1,4 @@
-"""What a stage keeps of a micro-batch, and what a rank may keep: counted, or in bytes."""
+"""Activations that a stage keeps of a micro-batch, and limits of ranks: counted, or in bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Memory(Protocol):
 
     @property
     def sizes(self) -> Numbers:
-        """What each stage keeps of a micro-batch."""
+        """Activations that each stage keeps of a micro-batch."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Memory(Protocol):
 
     @property
     def step(self) -> float:
-        """What peaks differ by, if they do: all of them, or about."""
+        """Granularity of peaks: the least difference of two, exactly or about."""
         ...
 
     def excess(self, peaks: Numbers) -> Numbers:
@@ -53,11 +53,11 @@ class Memory(Protocol):
         ...
 
     def peaks(self, experiment: Experiment) -> Numbers:
-        """What each rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+        """Peak of each rank in the unit of limits: micro-batches, or gigabytes."""
         ...
 
     def alone(self, rank: int, size: float) -> str:
-        """What a rank has with as much as that kept, and its limit, as limits are given."""
+        """A rank's peak beside its limit, as a text, in the unit of limits."""
         ...
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
@@ -89,7 +89,7 @@ class Counted:
     unit = "micro-batches"
 
     def excess(self, peaks: Numbers) -> Numbers:
-        """What a graph counts is what the search counts."""
+        """None: a graph counts what the search counts."""
         more = peaks - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
@@ -174,7 +174,7 @@ class Reserved:
 
     @property
     def step(self) -> float:
-        """What the stage that keeps least, of those with layers, keeps of a micro-batch."""
+        """Activations of a micro-batch on the stage that keeps least, of those with layers."""
         return float(self.sizes[self.sizes > 0].min()) * RESERVED / GIGABYTE
 
     def peaks(self, experiment: Experiment) -> Numbers:
@@ -208,7 +208,7 @@ class Reserved:
 
 
 def memory_of(experiment: Experiment, limit: Limits, gigabytes: Limits) -> Memory:
-    """What is kept by an experiment whose stages are placed, and what may be.
+    """Activations and limits of an experiment whose stages are placed.
 
     Without a limit it is the device's memory, with a model, and none without.
     """

@@ -19,7 +19,7 @@ DRAWS = 3
 
 
 class Aim(StrEnum):
-    """What to minimise.
+    """Objective to minimise.
 
     - Step: the time of one step.
     - Period: the time from step to step, where ranks begin the next step without a barrier.

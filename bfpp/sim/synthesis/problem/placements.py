@@ -36,7 +36,7 @@ class Board:
 
     @property
     def layout(self) -> Layout:
-        """Where the stages are."""
+        """Placement of the stages."""
         return self.experiment.configuration.layout
 
     def changed(self, experiment: Experiment) -> Board:

@@ -56,12 +56,12 @@ class Found:
 
 
 def replayed(problem: OrderingProblem, words: Words) -> float:
-    """How long these words take, infinite where they cannot run."""
+    """Step time of these words; infinite if they cannot run."""
     return _replayed(problem, words)[0]
 
 
 def starts_of(problem: OrderingProblem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
-    """When each pass of these words starts, and the passes of each rank in order."""
+    """Start of each pass of these words, and the passes of each rank in order."""
     start = _replayed(problem, words)[1]
     rows = []
     for word in words:
@@ -76,7 +76,7 @@ def starts_of(problem: OrderingProblem, words: Words) -> tuple[dict[Pass, float]
 
 
 def _replayed(problem: OrderingProblem, words: Words) -> tuple[float, Seconds]:
-    """How long these words take, and by rank when each pass starts."""
+    """Step time of these words, and the start of each pass, by rank."""
     table, lengths = table_of(problem, words)
     run = run_of(problem, table)
     end = kernels.replay(problem.arrays, table, lengths, run, 0, 0, run)
