@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.columns import NONE, Integers, Offsets
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.schedules.operations.streams import STREAMS, Stream
 from bfpp.schedules.settings.sharding import Communication
@@ -42,20 +42,18 @@ def lanes_of_tasks(
     lane = _code(rank, stream, np.where(by_peer[stream], peer, 0), ranks)
     received = _code(receiver, arrives_on, np.where(by_peer[arrives_on], sender, 0), ranks)
 
-    used = np.zeros(ranks * len(STREAMS) * ranks, dtype=bool)
-    used[lane] = True
-    used[received] = True
-    number = np.cumsum(used, dtype=np.int32) - 1
+    codes, place = np.unique(np.append(lane, received), return_inverse=True)
+    number: Integers = place.astype(np.int32)
     peer_lane = np.full(len(rank), NONE, dtype=np.int32)
-    peer_lane[crosses] = number[received]
-    table = used.reshape(ranks, len(STREAMS), ranks)
+    peer_lane[crosses] = number[len(lane) :]
+    of_lanes = np.unravel_index(codes, (ranks, len(STREAMS), ranks))
     lanes = tuple(
         Lane(rank, STREAMS[stream], peer if by_peer[stream] else NONE)
-        for rank, stream, peer in np.argwhere(table).tolist()
+        for rank, stream, peer in zip(*(each.tolist() for each in of_lanes), strict=True)
     )
-    return lanes, number[lane], peer_lane
+    return lanes, number[: len(lane)], peer_lane
 
 
-def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Integers:
-    """A lane's place in a table over ranks, streams and peers."""
-    return (rank * len(STREAMS) + stream) * ranks + peer
+def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Offsets:
+    """A number for a lane, in the order of ranks, streams and peers."""
+    return (rank.astype(np.int64) * len(STREAMS) + stream) * ranks + peer
