@@ -7,11 +7,11 @@
 #include "rank_times.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* Intervals by group: those of a group begin at `first[group]`. */
-struct intervals {
-    int64_t *first;
-    double *begin, *until;
+/* A time in which something runs. */
+struct interval {
+    double begin, until;
 };
 
 /* The graph and its times, and the kind of each operation, or -1. */
@@ -39,38 +39,35 @@ static bool is_well_formed(const struct timed *t)
     return true;
 }
 
-/* Count the tasks of each kind on each lane; returns how many there are. */
-static int64_t count_tasks(const struct timed *t, int64_t *count)
+/* Count the tasks of each kind on each lane. */
+static void count_tasks(const struct timed *t, int64_t *count)
 {
-    int64_t all = 0;
     for (int64_t task = 0; task < t->tasks; task++) {
         int32_t kind = t->kind[t->operation[task]];
         if (kind < 0)
             continue;
         count[t->lane[task] * t->kinds + kind]++;
-        all++;
-        if (t->peer_lane[task] >= 0) {
+        if (t->peer_lane[task] >= 0)
             count[t->peer_lane[task] * t->kinds + kind]++;
-            all++;
-        }
     }
-    return all;
 }
 
 /* Turn the counts of lanes into the places of their first tasks, and say where groups begin.
  *
  * The tasks of a lane follow one another, so that few of these runs are to be merged. `free_at` has
- * an entry for each group.
+ * an entry for each group. Returns the size of the largest group.
  */
-static void place_lanes(const struct timed *t, int64_t *count, int64_t *free_at, int64_t *first)
+static int64_t place_lanes(
+    const struct timed *t, int64_t *count, int64_t *free_at, int64_t *first)
 {
-    int64_t groups = t->ranks * t->kinds;
+    int64_t groups = t->ranks * t->kinds, largest = 0;
     for (int64_t group = 0; group <= groups; group++)
         first[group] = 0;
     for (int64_t lane = 0; lane < t->lanes; lane++)
         for (int64_t kind = 0; kind < t->kinds; kind++)
             first[t->rank_of_lane[lane] * t->kinds + kind + 1] += count[lane * t->kinds + kind];
     for (int64_t group = 0; group < groups; group++) {
+        largest = first[group + 1] > largest ? first[group + 1] : largest;
         first[group + 1] += first[group];
         free_at[group] = first[group];
     }
@@ -81,23 +78,20 @@ static void place_lanes(const struct timed *t, int64_t *count, int64_t *free_at,
             count[lane * t->kinds + kind] = free_at[group];
             free_at[group] += tasks;
         }
+    return largest;
 }
 
 /* Fill the intervals, given the place of the next task of each lane and kind. */
-static void fill_intervals(const struct timed *t, int64_t *place, struct intervals *found)
+static void fill_intervals(const struct timed *t, int64_t *place, struct interval *all)
 {
     for (int64_t task = 0; task < t->tasks; task++) {
         int32_t kind = t->kind[t->operation[task]];
         if (kind < 0)
             continue;
-        int64_t at = place[t->lane[task] * t->kinds + kind]++;
-        found->begin[at] = t->start[task];
-        found->until[at] = t->end[task];
-        if (t->peer_lane[task] >= 0) {
-            at = place[t->peer_lane[task] * t->kinds + kind]++;
-            found->begin[at] = t->start[task];
-            found->until[at] = t->end[task];
-        }
+        const struct interval own = {t->start[task], t->end[task]};
+        all[place[t->lane[task] * t->kinds + kind]++] = own;
+        if (t->peer_lane[task] >= 0)
+            all[place[t->peer_lane[task] * t->kinds + kind]++] = own;
     }
 }
 
@@ -106,35 +100,29 @@ static void fill_intervals(const struct timed *t, int64_t *place, struct interva
  * It goes on unless the next one begins earlier, so that NaN, which is not earlier than anything,
  * ends none: each merge makes one run of two, whatever the times are.
  */
-static int64_t run_end(const struct intervals *all, int64_t first, int64_t high)
+static int64_t run_end(const struct interval *all, int64_t first, int64_t high)
 {
     int64_t last = first + 1;
-    while (last < high && !(all->begin[last] < all->begin[last - 1]))
+    while (last < high && !(all[last].begin < all[last - 1].begin))
         last++;
     return last;
 }
 
 /* Merge two runs that follow one another, from `first` to `middle` and from there to `last`. */
 static void merge(
-    struct intervals *all, int64_t first, int64_t middle, int64_t last, struct intervals *spare)
+    struct interval *all, int64_t first, int64_t middle, int64_t last, struct interval *spare)
 {
     int64_t ahead = middle - first, other = middle, to = first;
-    for (int64_t at = 0; at < ahead; at++) {
-        spare->begin[at] = all->begin[first + at];
-        spare->until[at] = all->until[first + at];
-    }
+    memcpy(spare, all + first, (size_t)ahead * sizeof *spare);
     for (int64_t at = 0; at < ahead; to++)
-        if (other < last && all->begin[other] < spare->begin[at]) {
-            all->begin[to] = all->begin[other];
-            all->until[to] = all->until[other++];
-        } else {
-            all->begin[to] = spare->begin[at];
-            all->until[to] = spare->until[at++];
-        }
+        if (other < last && all[other].begin < spare[at].begin)
+            all[to] = all[other++];
+        else
+            all[to] = spare[at++];
 }
 
 /* Put intervals in the order of their begin: merges the runs that are in order, in pairs. */
-static void sort(struct intervals *all, int64_t low, int64_t high, struct intervals *spare)
+static void sort(struct interval *all, int64_t low, int64_t high, struct interval *spare)
 {
     for (bool merges = true; merges;) {
         merges = false;
@@ -150,17 +138,14 @@ static void sort(struct intervals *all, int64_t low, int64_t high, struct interv
 }
 
 /* Make stretches of intervals in order, those that meet one; returns where their list ends. */
-static int64_t join(struct intervals *all, int64_t low, int64_t high)
+static int64_t join(struct interval *all, int64_t low, int64_t high)
 {
     int64_t last = low;
     for (int64_t at = low + 1; at < high; at++)
-        if (all->begin[at] > all->until[last]) {
-            last++;
-            all->begin[last] = all->begin[at];
-            all->until[last] = all->until[at];
-        } else if (all->until[at] > all->until[last]) {
-            all->until[last] = all->until[at];
-        }
+        if (all[at].begin > all[last].until)
+            all[++last] = all[at];
+        else if (all[at].until > all[last].until)
+            all[last].until = all[at].until;
     return last + 1;
 }
 
@@ -170,7 +155,7 @@ static int64_t join(struct intervals *all, int64_t low, int64_t high)
  * numpy sums: the result is the same to the last bit.
  */
 static double exposed_seconds(
-    const struct intervals *all, int64_t first, int64_t last, int64_t low, int64_t high,
+    const struct interval *all, int64_t first, int64_t last, int64_t low, int64_t high,
     double busy)
 {
     if (first == last)
@@ -178,17 +163,16 @@ static double exposed_seconds(
     double seconds = 0.0, since = 0.0, reached = 0.0;
     bool covers = false;
     while (first < last || low < high) {
-        bool computes = first == last || (low < high && all->begin[low] <= all->begin[first]);
-        int64_t at = computes ? low++ : first++;
-        if (covers && !(all->begin[at] > reached)) {
-            if (all->until[at] > reached)
-                reached = all->until[at];
+        bool computes = first == last || (low < high && all[low].begin <= all[first].begin);
+        struct interval next = all[computes ? low++ : first++];
+        if (covers && !(next.begin > reached)) {
+            reached = next.until > reached ? next.until : reached;
             continue;
         }
         if (covers)
             seconds += reached - since;
-        since = all->begin[at];
-        reached = all->until[at];
+        since = next.begin;
+        reached = next.until;
         covers = true;
     }
     return seconds + (reached - since) - busy;
@@ -213,36 +197,34 @@ int64_t bfpp_rank_times(
     int64_t *place = calloc((size_t)(lanes * kinds + 2 * groups + 1), sizeof *place);
     if (!place)
         return OUT_OF_MEMORY;
-    int64_t count = count_tasks(&t, place);
-    double *times = malloc((size_t)(4 * count + 1) * sizeof *times);
-    if (!times)
-        goto done;
+    count_tasks(&t, place);
     int64_t *first = place + lanes * kinds;
-    struct intervals all = {first, times, times + count};
-    struct intervals spare = {NULL, times + 2 * count, times + 3 * count};
-    place_lanes(&t, place, first + groups + 1, first);
-    fill_intervals(&t, place, &all);
+    int64_t largest = place_lanes(&t, place, first + groups + 1, first), count = first[groups];
+    struct interval *all = malloc((size_t)(count + largest + 1) * sizeof *all);
+    if (!all)
+        goto done;
+    fill_intervals(&t, place, all);
     for (int64_t group = 0; group < groups; group++)
-        sort(&all, first[group], first[group + 1], &spare);
+        sort(all, first[group], first[group + 1], all + count);
     for (int64_t rank = 0; rank < ranks; rank++) {
         int64_t compute = rank * kinds + kinds - 1, low = first[compute], high = first[compute + 1];
         first_start[rank] = last_end[rank] = busy[rank] = 0.0;
         if (low < high) {
-            high = join(&all, low, high);
-            first_start[rank] = all.begin[low];
-            last_end[rank] = all.until[high - 1];
+            high = join(all, low, high);
+            first_start[rank] = all[low].begin;
+            last_end[rank] = all[high - 1].until;
         }
         for (int64_t at = low; at < high; at++)
-            busy[rank] += all.until[at] - all.begin[at];
+            busy[rank] += all[at].until - all[at].begin;
         for (int64_t each = 0; each < kinds - 1; each++) {
             int64_t group = rank * kinds + each;
             exposed[each * ranks + rank] =
-                exposed_seconds(&all, first[group], first[group + 1], low, high, busy[rank]);
+                exposed_seconds(all, first[group], first[group + 1], low, high, busy[rank]);
         }
     }
     result = 0;
 done:
-    free(times);
+    free(all);
     free(place);
     return result;
 }
