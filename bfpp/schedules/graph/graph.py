@@ -122,7 +122,7 @@ class TaskGraph(TaskColumns):
         The schedule's name is not part of it: an order by another name is the
         same step. Operations count by name, whatever their codes are here.
         """
-        present = [OPERATIONS[code].name for code in np.unique(self.operation).tolist()]
+        present = [operation.name for operation in self.operations]
         lanes = [(lane.rank, lane.stream.name, lane.peer) for lane in self.lanes]
         templates = sorted(
             (operation.name, unit, [(piece.operation.name, piece.share) for piece in template])

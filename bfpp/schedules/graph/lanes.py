@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Integers, Offsets
+from bfpp.schedules.columns import NONE, Integers, Offsets, segment_starts
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.schedules.operations.streams import STREAMS, Stream
 from bfpp.schedules.settings.sharding import Communication
@@ -42,16 +42,16 @@ def lanes_of_tasks(
     lane = _code(rank, stream, np.where(by_peer[stream], peer, 0), ranks)
     received = _code(receiver, arrives_on, np.where(by_peer[arrives_on], sender, 0), ranks)
 
-    codes, place = np.unique(np.append(lane, received), return_inverse=True)
-    number: Integers = place.astype(np.int32)
+    codes = np.sort(np.append(lane, received))
+    codes = codes[segment_starts(codes)]
     peer_lane = np.full(len(rank), NONE, dtype=np.int32)
-    peer_lane[crosses] = number[len(lane) :]
+    peer_lane[crosses] = np.searchsorted(codes, received)
     of_lanes = np.unravel_index(codes, (ranks, len(STREAMS), ranks))
     lanes = tuple(
         Lane(rank, STREAMS[stream], peer if by_peer[stream] else NONE)
         for rank, stream, peer in zip(*(each.tolist() for each in of_lanes), strict=True)
     )
-    return lanes, number[: len(lane)], peer_lane
+    return lanes, np.searchsorted(codes, lane).astype(np.int32), peer_lane
 
 
 def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Offsets:

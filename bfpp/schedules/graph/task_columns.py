@@ -116,8 +116,13 @@ class TaskColumns:
 
     def by_operation(self) -> Iterator[tuple[Operation, Integers]]:
         """Each operation that there is, and its tasks."""
-        for code in np.unique(self.operation).tolist():
-            yield OPERATIONS[code], np.flatnonzero(self.operation == code).astype(np.int32)
+        for operation in self.operations:
+            yield operation, np.flatnonzero(self.operation == operation).astype(np.int32)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations that there are, in the order of their codes."""
+        return [OPERATIONS[code] for code in np.flatnonzero(np.bincount(self.operation)).tolist()]
 
     @cached_property
     def stage(self) -> Integers:
