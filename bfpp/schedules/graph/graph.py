@@ -21,8 +21,6 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bfpp.core import graph as core
 from bfpp.schedules.graph.composite_tasks import expanded, require_templates
 from bfpp.schedules.graph.notebook import table
