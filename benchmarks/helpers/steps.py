@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
+from bfpp.schedules import TaskGraph
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.engines import compiled_engine
 from bfpp.sim.engines.cost_model import Costs
-from bfpp.sim.engines.loops import compiling
 
 COSTS = AbstractCosts(transfer=0.1, gather=0.2, reduce=0.3)
 RANKS_PER_NODE = 8
@@ -28,11 +26,3 @@ def crowded(graph: TaskGraph) -> Costs:
         ports=np.where(moves[:, None], ports, -1).astype(np.int32),
         bandwidth=np.full(nodes, 10.0),
     )
-
-
-def load_compiled_loops() -> None:
-    """Load numba and both loops, so that what follows is not measured with it."""
-    compiling.COMPILE_FROM = 0
-    graph = build_graph("breadth-first", Layout(4, 4, 2), Communication(Sharding.FULL))
-    compiled_engine.times(graph, COSTS.costs(graph))
-    compiled_engine.times(graph, crowded(graph))

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.helpers.measure import Results, medians
-from benchmarks.helpers.steps import COSTS, load_compiled_loops
+from benchmarks.helpers.steps import COSTS
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
 from bfpp.sim.engines.compiled_engine import step_times, times
 from bfpp.sim.engines.cost_model import Costs
@@ -18,7 +18,6 @@ MICROBATCHES = (16, 128, 1024)
 
 
 def run() -> Results:
-    load_compiled_loops()
     random = np.random.default_rng(0)
     rows = []
     for microbatches in MICROBATCHES:
@@ -49,7 +48,7 @@ def run() -> Results:
         f"Batch: {COUNT} costs on one graph",
         "none",
         rows,
-        ["Without contention; numba loaded; medians of 5, in turn."],
+        ["Without contention; medians of 5, in turn."],
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.helpers.measure import Results, medians
-from benchmarks.helpers.steps import load_compiled_loops
 from bfpp.schedules import TaskGraph
 from bfpp.sim.costs.expert_exchanges import with_exchanges
 from bfpp.sim.experiment.experiment import Experiment
@@ -18,7 +17,6 @@ MODEL = {"model": "deepseek-v2", "cluster": "dgx-h100", "implementation": "curre
 
 
 def run() -> Results:
-    load_compiled_loops()
     alone, blocks = Experiment("1f1b", **SIZES, **MODEL), Experiment("dualpipe", **SIZES, **MODEL)
     graph = alone.graph()
     pieces = with_exchanges(graph, alone.require_physical())

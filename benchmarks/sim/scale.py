@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.helpers.measure import Results, forget_peak_memory, in_fresh_process, memory
-from benchmarks.helpers.steps import COSTS, crowded, load_compiled_loops
+from benchmarks.helpers.steps import COSTS, crowded
 from bfpp.schedules import Communication, Layout, Sharding, find_schedule, lower
 from bfpp.sim.engines import compiled_engine
 
@@ -54,7 +54,7 @@ def run() -> Results:
         "1,000,000 tasks in about a second; at most 200 bytes a task; the same cost at every size",
         rows,
         [
-            "Each row in a process of its own, compiled loops loaded; medians of 3 or 5.",
+            "Each row in a process of its own; medians of 3 or 5.",
             "Peak: largest resident memory of the process, less that before generation.",
             "replay: transfers share one port for 8 ranks, so that flows meet in it.",
         ],
@@ -77,7 +77,6 @@ def once(schedule: str, layout: Layout, evaluated_by: str) -> Iterator[tuple[int
 def main(schedule: str, microbatches: str, evaluated_by: str) -> None:
     """Measure one case; prints JSON."""
     layout = Layout(RANKS, int(microbatches), LOOPS)
-    load_compiled_loops()
     forget_peak_memory()
     before = memory("VmRSS")
     marks = [list(once(schedule, layout, evaluated_by))]

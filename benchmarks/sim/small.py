@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from statistics import median
 
 from benchmarks.helpers.measure import Results, seconds
-from benchmarks.helpers.steps import COSTS, load_compiled_loops
+from benchmarks.helpers.steps import COSTS
 from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule
 from bfpp.sim.engines.compiled_engine import simulate
 from bfpp.traces.timeline.metrics import bubble
@@ -56,10 +56,9 @@ def evaluate(some: list[Case]) -> list[tuple[int, float]]:
 
 def run() -> Results:
     chosen = cases()
-    load_compiled_loops()
     tasks = [tasks for tasks, _ in evaluate(chosen)]
     parts = [chosen[at : at + AT_ONCE] for at in range(0, STEPS, AT_ONCE)]
-    with ProcessPoolExecutor(CORES, get_context("spawn"), load_compiled_loops) as pool:
+    with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
         list(pool.map(evaluate, parts))
         taken = [
             (seconds(lambda: evaluate(chosen)), seconds(lambda: list(pool.map(evaluate, parts))))
@@ -75,5 +74,5 @@ def run() -> Results:
         f"Small steps: {STEPS} of {min(tasks):,} to {max(tasks):,} tasks ({mean:,.0f} on average)",
         f"500 a second on {CORES} cores",
         rows,
-        ["Numba loaded, compile cache warm, workers started; medians of 5, in turn."],
+        ["Workers started; medians of 5, in turn."],
     )

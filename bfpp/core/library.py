@@ -54,13 +54,11 @@ def function(name: str) -> Function:
     call = _library()[symbol]
     call.restype = ctypes.c_int64
     call.argtypes = [_converter(*each) for each in parameters]
-    call.errcheck = _checked
     names = [each[3] for each in parameters]
-    arrays = [(place, each) for place, each in enumerate(parameters) if each[4] is not None]
+    places = [place for place, each in enumerate(parameters) if each[4] is not None]
     lengths = eval(  # noqa: S307 - of the headers beside this file
-        f"lambda {', '.join(names)}: ({''.join(each[4] + ', ' for _, each in arrays)})"
+        f"lambda {', '.join(names)}: ({''.join(f'{parameters[at][4]}, ' for at in places)})"
     )
-    places = [place for place, _ in arrays]
 
     def checked(*arguments: Any) -> int:
         for place, length in zip(places, lengths(*arguments), strict=True):
@@ -73,6 +71,10 @@ def function(name: str) -> Function:
             count: int = call(*arguments)
         except ctypes.ArgumentError as error:
             raise TypeError(str(error)) from None
+        if count == OUT_OF_MEMORY:
+            raise MemoryError("core")
+        if count == MALFORMED:
+            raise ValueError(f"core: malformed arrays for {symbol}")
         return count
 
     return checked
@@ -140,12 +142,3 @@ def _converter(constant: bool, kind: str, optional: bool, name: str, length: str
                 return ctypes.c_void_p(array.ctypes.data)
 
     return Array
-
-
-def _checked(count: int, call: object, arguments: tuple[Any, ...]) -> int:
-    del arguments
-    if count == OUT_OF_MEMORY:
-        raise MemoryError("core")
-    if count == MALFORMED:
-        raise ValueError(f"core: malformed arrays for {getattr(call, '__name__', call)}")
-    return count

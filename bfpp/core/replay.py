@@ -36,3 +36,27 @@ def sweep(
             start, end,
         )
     )  # fmt: skip
+
+
+def replay(
+    follower_start: Integers,
+    follower: Integers,
+    costs: tuple[Seconds, Seconds, Integers, Seconds],
+    slopes: tuple[Seconds, Seconds, Seconds, Seconds] | None,
+    start: Seconds,
+    end: Seconds,
+) -> None:
+    """Replay the tasks, sharing ports between flows.
+
+    `follower` lists, for each task, those that wait for it. `costs` are the columns of
+    `Costs`; `slopes` their derivatives (of seconds, bytes, bandwidth) by any number of
+    parameters, one a column, and those of `end`, or None. `start` and `end` are filled, and these.
+    """
+    seconds, size, ports, bandwidth = costs
+    parameters = 0 if slopes is None else slopes[0].shape[1]
+    seconds_slope, size_slope, bandwidth_slope, end_slope = slopes or (None,) * 4
+    function("replay")(
+        len(seconds), len(follower), ports.shape[1], len(bandwidth), parameters,
+        follower_start, follower, seconds, size, ports, bandwidth,
+        seconds_slope, size_slope, bandwidth_slope, start, end, end_slope,
+    )  # fmt: skip

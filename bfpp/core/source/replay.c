@@ -1,8 +1,54 @@
-/* Replay of a task graph; the reference is `bfpp/sim/engines/simpy_engine.py`. */
+/* Replay of a task graph; the reference is `bfpp/sim/engines/simpy_engine.py`.
+ *
+ * `bfpp_sweep` is enough where no two flows meet in a port. `bfpp_replay` shares ports:
+ *
+ * Only flows are events: a task without one has its times as soon as all those before it have
+ * theirs. The heap holds each flow once, by when it enters its ports or, from then on, by when its
+ * last byte arrives at the present rate. All that enter or leave at one instant do so before rates
+ * change, so that their order does not matter. A flow's bytes are settled when its rate changes.
+ *
+ * A change in one port is felt by those whose flows pass it, by the flows of those, and so on:
+ * rates of all these are filled anew, the narrowest ports first, as in `bfpp.sim.engines.ports`.
+ *
+ * The flows in a port form a ring of slots, with one of the port's own, where it begins and ends.
+ * A task has a slot for each port that it may pass, 2^shift in all.
+ */
 #include "replay.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* The larger of two, or the first where they do not compare: Python's `max`. */
+static inline double larger(double one, double other) { return other > one ? other : one; }
+
+static inline double smaller(double one, double other) { return other < one ? other : one; }
+
+/* Start a flow that is alone in its ports at a `time`; returns 1 where another may be in one.
+ *
+ * `time` becomes when it ends, and `left` when it leaves its ports.
+ */
+static int flow_alone(
+    double size, int64_t width, int64_t n_ports, const int32_t *ports, const double *bandwidth,
+    double *left, double *time)
+{
+    double narrowest = INFINITY;
+    for (int64_t nth = 0; nth < width; nth++) {
+        int32_t port = ports[nth];
+        if (port < 0)
+            continue;
+        if (port >= n_ports)
+            return MALFORMED;
+        if (*time < left[port])
+            return 1;
+        narrowest = smaller(narrowest, bandwidth[port]);
+    }
+    *time += size / narrowest;
+    for (int64_t nth = 0; nth < width; nth++)
+        if (ports[nth] >= 0)
+            left[ports[nth]] = *time;
+    return 0;
+}
 
 /* Start each task, in the order of the numbers, as soon as it may; returns whether flows may meet.
  *
@@ -20,53 +66,497 @@ int64_t bfpp_sweep(
         return OUT_OF_MEMORY;
     double *left = free_at + lanes;
     int64_t result = 0;
-    for (int64_t task = 0; task < tasks; task++) {
+    for (int64_t task = 0; task < tasks && !result; task++) {
         int32_t own = lane[task], peer = peer_lane[task];
         int64_t first = dependency_start[task], last = dependency_start[task + 1];
         if (own < 0 || own >= lanes || peer >= lanes || first < 0 || last > dependencies) {
             result = MALFORMED;
-            break;
+            goto done;
         }
         double time = free_at[own];
         if (peer >= 0)
-            time = fmax(time, free_at[peer]);
+            time = larger(time, free_at[peer]);
         for (int64_t at = first; at < last; at++) {
             int32_t before = dependency[at];
             if (before < 0 || before >= task) {
-                free(free_at);
-                return MALFORMED;
+                result = MALFORMED;
+                goto done;
             }
-            time = fmax(time, end[before]);
+            time = larger(time, end[before]);
         }
         start[task] = time;
         time += seconds[task];
-        if (size[task] > 0.0) {
-            const int32_t *passed = ports + task * width;
-            double narrowest = INFINITY;
-            for (int64_t nth = 0; nth < width; nth++) {
-                int32_t port = passed[nth];
-                if (port < 0)
-                    continue;
-                if (port >= n_ports) {
-                    free(free_at);
-                    return MALFORMED;
-                }
-                if (time < left[port]) {
-                    free(free_at);
-                    return 1;
-                }
-                narrowest = fmin(narrowest, bandwidth[port]);
-            }
-            time += size[task] / narrowest;
-            for (int64_t nth = 0; nth < width; nth++)
-                if (passed[nth] >= 0)
-                    left[passed[nth]] = time;
-        }
+        if (size[task] > 0.0)
+            result = flow_alone(
+                size[task], width, n_ports, ports + task * width, bandwidth, left, &time);
         end[task] = time;
         free_at[own] = time;
         if (peer >= 0)
             free_at[peer] = time;
     }
+done:
     free(free_at);
+    return result;
+}
+
+/* `waits` of a flow that is in its ports. */
+#define IN_PORTS UINT32_MAX
+
+/* Flows by when they are due, the first on top, and the place of each. */
+struct heap {
+    int64_t length;
+    double *due;
+    uint32_t *flow, *place;
+};
+
+/* Graph and costs as they are given, and all that is known at an instant, `now`. */
+struct replay {
+    int64_t tasks, width, n_ports, parameters, slots;
+    int shift;
+    const int64_t *follower_start;
+    const int32_t *follower, *ports;
+    const double *seconds, *size, *bandwidth, *seconds_slope, *bandwidth_slope;
+    double *start, *end, *end_slope;
+
+    double now;
+    int64_t ended;
+    struct heap heap;
+    uint32_t *settled; /* Tasks whose times are to be handed on: a stack. */
+    int64_t settling;
+    uint32_t *waits; /* For how many that have not ended. */
+    double *left, *rate, *since;
+    /* The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`. */
+    double *time_slope, *left_slope, *rate_slope;
+
+    uint32_t *following, *previous; /* Rings of slots. */
+    uint32_t *users;                /* Flows in each port. */
+    uint32_t *changed, *has_changed;
+    int64_t changes;
+    double *change_slope;
+
+    /* While rates are filled, for the `filling`th time: the ports reached, and what they have left
+     * for how many flows.
+     */
+    uint32_t filling;
+    uint32_t *reached, *reached_in, *waiting, *filled, *filled_in;
+    double *room, *quotient, *room_slope, *share_slope;
+};
+
+/* Put a flow that is due at a time at a place of the heap, or as far above as it belongs. */
+static void rise(struct heap *heap, int64_t at, double time, uint32_t flow)
+{
+    while (at > 0) {
+        int64_t above = (at - 1) / 2;
+        if (heap->due[above] <= time)
+            break;
+        heap->due[at] = heap->due[above];
+        heap->flow[at] = heap->flow[above];
+        heap->place[heap->flow[at]] = (uint32_t)at;
+        at = above;
+    }
+    heap->due[at] = time;
+    heap->flow[at] = flow;
+    heap->place[flow] = (uint32_t)at;
+}
+
+/* Put a flow that is due at a time at a place of the heap, or as far below as it belongs. */
+static void sink(struct heap *heap, int64_t at, double time, uint32_t flow)
+{
+    for (;;) {
+        int64_t below = 2 * at + 1;
+        if (below >= heap->length)
+            break;
+        if (below + 1 < heap->length && heap->due[below + 1] < heap->due[below])
+            below++;
+        if (heap->due[below] >= time)
+            break;
+        heap->due[at] = heap->due[below];
+        heap->flow[at] = heap->flow[below];
+        heap->place[heap->flow[at]] = (uint32_t)at;
+        at = below;
+    }
+    heap->due[at] = time;
+    heap->flow[at] = flow;
+    heap->place[flow] = (uint32_t)at;
+}
+
+/* End all tasks that have settled, and those that settle then; flows join the heap. */
+static void settle(struct replay *r)
+{
+    int64_t parameters = r->parameters;
+    while (r->settling > 0) {
+        uint32_t task = r->settled[--r->settling];
+        double time = r->now;
+        if (!(r->rate[task] > 0.0)) {
+            time = r->start[task] + r->seconds[task];
+            for (int64_t each = 0; each < parameters; each++)
+                r->time_slope[task * parameters + each] +=
+                    r->seconds_slope[task * parameters + each];
+            if (r->size[task] > 0.0) {
+                rise(&r->heap, r->heap.length++, time, task);
+                continue;
+            }
+        }
+        r->end[task] = time;
+        r->ended++;
+        for (int64_t each = 0; each < parameters; each++)
+            r->end_slope[task * parameters + each] = r->time_slope[task * parameters + each];
+        for (int64_t at = r->follower_start[task]; at < r->follower_start[task + 1]; at++) {
+            uint32_t after = (uint32_t)r->follower[at];
+            if (time >= r->start[after]) {
+                r->start[after] = time;
+                for (int64_t each = 0; each < parameters; each++)
+                    r->time_slope[after * parameters + each] =
+                        r->time_slope[task * parameters + each];
+            }
+            if (--r->waits[after] == 0)
+                r->settled[r->settling++] = after;
+        }
+    }
+}
+
+/* List the ports that share flows with one, directly or by way of others; returns how many. */
+static int64_t reach(struct replay *r, uint32_t origin)
+{
+    int64_t found = 1;
+    r->reached[0] = origin;
+    r->reached_in[origin] = r->filling;
+    for (int64_t at = 0; at < found; at++) {
+        uint32_t slot = r->following[r->slots + r->reached[at]];
+        for (; slot < r->slots; slot = r->following[slot]) {
+            const int32_t *passed = r->ports + (slot >> r->shift) * r->width;
+            for (int64_t nth = 0; nth < r->width; nth++) {
+                int32_t other = passed[nth];
+                if (other >= 0 && r->reached_in[other] != r->filling) {
+                    r->reached[found++] = (uint32_t)other;
+                    r->reached_in[other] = r->filling;
+                }
+            }
+        }
+    }
+    return found;
+}
+
+/* Settle a flow's bytes at its present rate, and send the rest at another, a share of a port. */
+static void change_rate(struct replay *r, uint32_t flow, uint32_t origin, double share)
+{
+    int64_t parameters = r->parameters;
+    double passed = r->now - r->since[flow], rate = r->rate[flow];
+    for (int64_t each = 0; each < parameters; each++) {
+        int64_t at = flow * parameters + each;
+        double changes = r->change_slope[origin * parameters + each];
+        double later = changes - r->time_slope[at];
+        r->left_slope[at] -= later * rate + r->rate_slope[at] * passed;
+        r->time_slope[at] = changes;
+        r->rate_slope[at] = r->share_slope[each];
+    }
+    r->left[flow] = larger(r->left[flow] - passed * rate, 0.0);
+    r->since[flow] = r->now;
+    r->rate[flow] = share;
+    double arrives = r->now + r->left[flow] / share;
+    uint32_t spot = r->heap.place[flow];
+    if (arrives < r->heap.due[spot])
+        rise(&r->heap, spot, arrives, flow);
+    else
+        sink(&r->heap, spot, arrives, flow);
+}
+
+/* Give the flows of a port, those that have no rate yet, a share of it. */
+static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double share)
+{
+    int64_t parameters = r->parameters;
+    uint32_t flows = r->waiting[port] > 0 ? r->waiting[port] : 1;
+    for (int64_t each = 0; each < parameters; each++)
+        r->share_slope[each] = r->room_slope[port * parameters + each] / flows;
+    for (uint32_t slot = r->following[r->slots + port]; slot < r->slots;
+         slot = r->following[slot]) {
+        uint32_t flow = slot >> r->shift;
+        if (r->filled_in[flow] == r->filling)
+            continue;
+        r->filled_in[flow] = r->filling;
+        for (int64_t nth = 0; nth < r->width; nth++) {
+            int32_t other = r->ports[flow * r->width + nth];
+            if (other < 0)
+                continue;
+            r->room[other] -= share;
+            r->waiting[other]--;
+            for (int64_t each = 0; each < parameters; each++)
+                r->room_slope[other * parameters + each] -= r->share_slope[each];
+        }
+        if (share != r->rate[flow])
+            change_rate(r, flow, origin, share);
+    }
+}
+
+/* Fill the ports that a change in one reaches, the narrowest first; false if there is no such. */
+static bool fill(struct replay *r, uint32_t origin)
+{
+    int64_t parameters = r->parameters, found = reach(r, origin);
+    for (int64_t at = 0; at < found; at++) {
+        uint32_t port = r->reached[at];
+        r->room[port] = r->bandwidth[port];
+        r->waiting[port] = r->users[port];
+        for (int64_t each = 0; each < parameters; each++)
+            r->room_slope[port * parameters + each] =
+                r->bandwidth_slope[port * parameters + each];
+    }
+    while (found > 0) {
+        double share = INFINITY;
+        int64_t still = 0, full = 0;
+        for (int64_t at = 0; at < found; at++) {
+            uint32_t port = r->reached[at];
+            if (r->waiting[port] > 0) {
+                r->quotient[port] = r->room[port] / r->waiting[port];
+                share = smaller(share, r->quotient[port]);
+                r->reached[still++] = port;
+            }
+        }
+        for (int64_t at = 0; at < still; at++)
+            if (r->quotient[r->reached[at]] == share)
+                r->filled[full++] = r->reached[at];
+        if (still > 0 && full == 0)
+            return false;
+        for (int64_t at = 0; at < full; at++)
+            fill_port(r, r->filled[at], origin, share);
+        found = still;
+    }
+    return true;
+}
+
+/* Fill all ports that flows have entered or left; false if they cannot be filled. */
+static bool share_ports(struct replay *r)
+{
+    r->filling++;
+    for (int64_t number = 0; number < r->changes; number++) {
+        uint32_t origin = r->changed[number];
+        r->has_changed[origin] = 0;
+        if (r->reached_in[origin] != r->filling && !fill(r, origin))
+            return false;
+    }
+    r->changes = 0;
+    return true;
+}
+
+/* Note that the ports of a task that still have flows are to be filled anew. */
+static void note_change(struct replay *r, uint32_t task)
+{
+    int64_t parameters = r->parameters;
+    for (int64_t nth = 0; nth < r->width; nth++) {
+        int32_t port = r->ports[task * r->width + nth];
+        if (port < 0 || r->users[port] == 0)
+            continue;
+        for (int64_t each = 0; each < parameters; each++)
+            r->change_slope[port * parameters + each] = r->time_slope[task * parameters + each];
+        if (!r->has_changed[port]) {
+            r->has_changed[port] = 1;
+            r->changed[r->changes++] = (uint32_t)port;
+        }
+    }
+}
+
+/* Let the flow on top of the heap into its ports. Most are alone there, and change no other. */
+static void enter(struct replay *r, uint32_t task)
+{
+    bool alone = true;
+    int32_t narrowest = -1;
+    r->since[task] = r->now;
+    r->waits[task] = IN_PORTS;
+    for (int64_t nth = 0; nth < r->width; nth++) {
+        int32_t port = r->ports[task * r->width + nth];
+        if (port < 0)
+            continue;
+        alone = alone && r->users[port] == 0;
+        if (narrowest < 0 || r->bandwidth[port] < r->bandwidth[narrowest])
+            narrowest = port;
+        int64_t slot = ((int64_t)task << r->shift) + nth, own = r->slots + port;
+        uint32_t after = r->following[own];
+        r->following[slot] = after;
+        r->previous[slot] = (uint32_t)own;
+        r->following[own] = r->previous[after] = (uint32_t)slot;
+        r->users[port]++;
+    }
+    if (!alone) {
+        sink(&r->heap, 0, INFINITY, task);
+        note_change(r, task);
+        return;
+    }
+    r->rate[task] = narrowest < 0 ? INFINITY : r->bandwidth[narrowest];
+    if (narrowest >= 0)
+        for (int64_t each = 0; each < r->parameters; each++)
+            r->rate_slope[task * r->parameters + each] =
+                r->bandwidth_slope[narrowest * r->parameters + each];
+    sink(&r->heap, 0, r->now + r->left[task] / r->rate[task], task);
+}
+
+/* Take the flow on top of the heap, whose last byte has arrived, out of its ports. */
+static void leave(struct replay *r, uint32_t task)
+{
+    struct heap *heap = &r->heap;
+    double rate = r->rate[task];
+    for (int64_t each = 0; each < r->parameters; each++) {
+        int64_t at = task * r->parameters + each;
+        double slower = r->rate_slope[at] * (r->left[task] / rate);
+        r->time_slope[at] += (r->left_slope[at] - slower) / rate;
+    }
+    if (--heap->length > 0)
+        sink(heap, 0, heap->due[heap->length], heap->flow[heap->length]);
+    r->settled[r->settling++] = task;
+    for (int64_t nth = 0; nth < r->width; nth++) {
+        int32_t port = r->ports[task * r->width + nth];
+        if (port < 0)
+            continue;
+        int64_t slot = ((int64_t)task << r->shift) + nth;
+        uint32_t before = r->previous[slot], after = r->following[slot];
+        r->following[before] = after;
+        r->previous[after] = before;
+        r->users[port]--;
+    }
+    note_change(r, task);
+}
+
+/* Count what tasks wait for, and let those that wait for nothing settle; false if malformed. */
+static bool begin(struct replay *r, int64_t followers)
+{
+    for (int64_t port = 0; port < r->n_ports; port++)
+        if (!(r->bandwidth[port] > 0.0))
+            return false;
+    for (int64_t task = 0; task < r->tasks; task++) {
+        int64_t first = r->follower_start[task], last = r->follower_start[task + 1];
+        if (first < 0 || first > last || last > followers)
+            return false;
+        for (int64_t nth = 0; nth < r->width; nth++)
+            if (r->ports[task * r->width + nth] >= r->n_ports)
+                return false;
+    }
+    for (int64_t at = 0; at < followers; at++) {
+        int32_t after = r->follower[at];
+        if (after < 0 || after >= r->tasks)
+            return false;
+        r->waits[after]++;
+    }
+    for (int64_t task = 0; task < r->tasks; task++) {
+        r->start[task] = 0.0;
+        if (r->waits[task] == 0)
+            r->settled[r->settling++] = (uint32_t)task;
+    }
+    for (int64_t port = r->slots; port < r->slots + r->n_ports; port++)
+        r->following[port] = r->previous[port] = (uint32_t)port;
+    memcpy(r->left, r->size, (size_t)r->tasks * sizeof *r->left);
+    return true;
+}
+
+/* Go on until no flow is under way; false if the graph or its costs are malformed. */
+static bool run(struct replay *r)
+{
+    for (;;) {
+        settle(r);
+        if (r->heap.length == 0)
+            return r->ended == r->tasks;
+        if (r->changes > 0 && r->heap.due[0] > r->now) {
+            if (!share_ports(r))
+                return false;
+            continue;
+        }
+        uint32_t task = r->heap.flow[0];
+        r->now = r->heap.due[0];
+        if (r->rate[task] > 0.0)
+            leave(r, task);
+        else if (r->waits[task] != IN_PORTS)
+            enter(r, task);
+        else
+            return false;
+    }
+}
+
+/* Take `count` elements from the front of scratch memory. */
+static double *doubles(double **scratch, int64_t count)
+{
+    double *taken = *scratch;
+    *scratch += count;
+    return taken;
+}
+
+static uint32_t *numbers(uint32_t **scratch, int64_t count)
+{
+    uint32_t *taken = *scratch;
+    *scratch += count;
+    return taken;
+}
+
+/* Divide the numbers that are kept while replaying. */
+static void divide(struct replay *r, int64_t flows, double *real, uint32_t *whole)
+{
+    int64_t tasks = r->tasks, ports = r->n_ports, slopes = tasks * r->parameters;
+    r->left = doubles(&real, tasks);
+    r->rate = doubles(&real, tasks);
+    r->since = doubles(&real, tasks);
+    r->heap.due = doubles(&real, flows);
+    r->room = doubles(&real, ports);
+    r->quotient = doubles(&real, ports);
+    r->time_slope = doubles(&real, slopes);
+    r->left_slope = doubles(&real, slopes);
+    r->rate_slope = doubles(&real, slopes);
+    r->change_slope = doubles(&real, ports * r->parameters);
+    r->room_slope = doubles(&real, ports * r->parameters);
+    r->share_slope = doubles(&real, r->parameters);
+    r->heap.flow = numbers(&whole, flows);
+    r->heap.place = numbers(&whole, tasks);
+    r->settled = numbers(&whole, tasks);
+    r->waits = numbers(&whole, tasks);
+    r->filled_in = numbers(&whole, tasks);
+    r->following = numbers(&whole, r->slots + ports);
+    r->previous = numbers(&whole, r->slots + ports);
+    r->users = numbers(&whole, ports);
+    r->changed = numbers(&whole, ports);
+    r->has_changed = numbers(&whole, ports);
+    r->reached = numbers(&whole, ports);
+    r->reached_in = numbers(&whole, ports);
+    r->waiting = numbers(&whole, ports);
+    r->filled = numbers(&whole, ports);
+}
+
+/* Replay the tasks, sharing ports between flows; returns 0.
+ *
+ * `follower` lists, for each task, those that wait for it. Slopes are derivatives by any number of
+ * `parameters`, one a column: given those of costs, `end_slope` gets those of `end`.
+ */
+int64_t bfpp_replay(
+    int64_t tasks, int64_t followers, int64_t width, int64_t n_ports, int64_t parameters,
+    const int64_t *follower_start, const int32_t *follower, const double *seconds,
+    const double *size, const int32_t *ports, const double *bandwidth,
+    const double *seconds_slope, const double *size_slope, const double *bandwidth_slope,
+    double *start, double *end, double *end_slope)
+{
+    struct replay r = {
+        .tasks = tasks, .width = width, .n_ports = n_ports, .parameters = parameters,
+        .follower_start = follower_start, .follower = follower, .ports = ports,
+        .seconds = seconds, .size = size, .bandwidth = bandwidth,
+        .seconds_slope = seconds_slope, .bandwidth_slope = bandwidth_slope,
+        .start = start, .end = end, .end_slope = end_slope,
+    };
+    if (parameters && !(seconds_slope && size_slope && bandwidth_slope && end_slope))
+        return MALFORMED;
+    while ((int64_t)1 << r.shift < width)
+        r.shift++;
+    r.slots = tasks << r.shift;
+    if (r.slots + n_ports >= UINT32_MAX)
+        return OUT_OF_MEMORY;
+    int64_t flows = 0;
+    for (int64_t task = 0; task < tasks; task++)
+        flows += size[task] > 0.0;
+    int64_t slopes = (3 * tasks + 2 * n_ports + 1) * parameters;
+    int64_t reals = 3 * tasks + flows + 2 * n_ports + slopes + 1;
+    int64_t wholes = flows + 4 * tasks + 2 * (r.slots + n_ports) + 7 * n_ports + 1;
+    double *real = calloc((size_t)reals, sizeof *real);
+    uint32_t *whole = calloc((size_t)wholes, sizeof *whole);
+    int64_t result = OUT_OF_MEMORY;
+    if (real && whole) {
+        divide(&r, flows, real, whole);
+        if (parameters)
+            memcpy(r.left_slope, size_slope, (size_t)(tasks * parameters) * sizeof *size_slope);
+        result = begin(&r, followers) && run(&r) ? 0 : MALFORMED;
+    }
+    free(real);
+    free(whole);
     return result;
 }

@@ -21,8 +21,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from bfpp.core import graph as core
 from bfpp.schedules.graph.composite_tasks import expanded, require_templates
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.graph.residency import Absences, absences
@@ -30,7 +29,7 @@ from bfpp.schedules.graph.task_columns import COLUMNS, TaskColumns
 from bfpp.schedules.graph.task_kinds import Kinds, kinds_of, operation_flags
 from bfpp.schedules.graph.tasks import Task
 from bfpp.schedules.graph.templates import Templates
-from bfpp.schedules.operations.operations import MOST, OPERATIONS
+from bfpp.schedules.operations.operations import OPERATIONS
 
 if TYPE_CHECKING:  # networkx takes longer to load than all of this package
     from networkx import DiGraph
@@ -103,14 +102,11 @@ class TaskGraph(TaskColumns):
     @cached_property
     def kinds(self) -> Kinds:
         """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
-        place = operation_flags().place[self.operation]
-        columns = place, self.unit + 1, self.rank, self.peer + 1
-        sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
-        code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
-        codes, first, of_task = np.unique(code, return_index=True, return_inverse=True)
-        return kinds_of(
-            codes, self.operation[first], first.astype(np.int32), of_task.astype(np.int32)
-        )
+        found = core.kinds(
+            self.operation, self.unit, self.rank, self.peer, operation_flags().place,
+            self.layout.units, self.layout.pp,
+        )  # fmt: skip
+        return kinds_of(found, self.operation[found.first])
 
     @cached_property
     def absences(self) -> Absences:
@@ -124,7 +120,7 @@ class TaskGraph(TaskColumns):
         The schedule's name is not part of it: an order by another name is the
         same step. Operations count by name, whatever their codes are here.
         """
-        present = [OPERATIONS[code].name for code in np.unique(self.operation).tolist()]
+        present = [operation.name for operation in self.operations]
         lanes = [(lane.rank, lane.stream.name, lane.peer) for lane in self.lanes]
         templates = sorted(
             (operation.name, unit, [(piece.operation.name, piece.share) for piece in template])

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core import graph as core
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, group_both_ends, group_by
 from bfpp.schedules.graph.lanes import Lane
 from bfpp.schedules.graph.task_kinds import operation_flags
@@ -23,6 +24,9 @@ COLUMNS = (
     "gradient_buffer", "piece", "block",
 )  # fmt: skip
 """The columns that hold one number for each task."""
+
+TYPES = {name: np.dtype(np.int8 if name == "operation" else np.int32) for name in COLUMNS}
+"""The type of each column."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,6 +55,17 @@ class TaskColumns:
     templates: Templates = field(default_factory=dict)
     posts: Posts = NOWHERE
 
+    def __post_init__(self) -> None:
+        """Give columns the type that compiled loops take, whatever a caller made them of."""
+        for name, kind in TYPES.items():
+            column = getattr(self, name)
+            if column.dtype != kind or not column.flags.c_contiguous:
+                object.__setattr__(self, name, np.ascontiguousarray(column, dtype=kind))
+        start, member = self.dependencies
+        if start.dtype != np.int64 or member.dtype != np.int32:
+            groups = Groups(start.astype(np.int64), member.astype(np.int32))
+            object.__setattr__(self, "dependencies", groups)
+
     def __len__(self) -> int:
         return len(self.operation)
 
@@ -78,12 +93,8 @@ class TaskColumns:
     @cached_property
     def followers(self) -> Groups:
         """For each task, those that wait for it: its dependents, and the next on its lanes."""
-        ahead, behind = self.lane_neighbours
-        return group_by(
-            np.append(self.dependencies.member, ahead),
-            np.append(self.dependent, behind),
-            len(self),
-        )
+        lanes = self.lane, self.peer_lane, len(self.lanes)
+        return Groups(*core.followers(*lanes, *self.dependencies))
 
     @cached_property
     def predecessors(self) -> Groups:
@@ -105,8 +116,13 @@ class TaskColumns:
 
     def by_operation(self) -> Iterator[tuple[Operation, Integers]]:
         """Each operation that there is, and its tasks."""
-        for code in np.unique(self.operation).tolist():
-            yield OPERATIONS[code], np.flatnonzero(self.operation == code).astype(np.int32)
+        for operation in self.operations:
+            yield operation, np.flatnonzero(self.operation == operation).astype(np.int32)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations that there are, in the order of their codes."""
+        return [OPERATIONS[code] for code in np.flatnonzero(np.bincount(self.operation)).tolist()]
 
     @cached_property
     def stage(self) -> Integers:
@@ -133,21 +149,25 @@ class TaskColumns:
         own: Flags = (self.rank == rank) | (self.peer == rank)
         return own
 
-    @cached_property
+    @property
     def trains(self) -> bool:
         """True if there are backward passes: forward passes alone evaluate a model."""
-        return bool(operation_flags().is_backward.take(self.operation).any())
+        return self._flags.trains
 
-    @cached_property
+    @property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return operation_flags().is_compute.take(self.operation)
+        return self._flags.is_compute
 
-    @cached_property
+    @property
     def is_pass(self) -> Flags:
         """The same, with what is exchanged inside passes that are in pieces."""
-        passes: Flags = self.is_compute | (self.piece != NONE)
-        return passes
+        return self._flags.is_pass
+
+    @cached_property
+    def _flags(self) -> core.TaskFlags:
+        flags = operation_flags()
+        return core.flags(self.operation, self.piece, flags.is_compute, flags.is_backward)
 
     @cached_property
     def is_whole(self) -> Flags:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core import graph as core
 from bfpp.schedules.columns import Flags, Integers, Offsets, among
 from bfpp.schedules.operations.data import OUTPUT
 from bfpp.schedules.operations.operations import (
@@ -99,10 +100,9 @@ def _operation_slices(operations: bytes) -> tuple[tuple[Operation, slice], ...]:
     )
 
 
-def kinds_of(
-    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
-) -> Kinds:
-    """Kinds by their codes, in order; `operation` is that of each."""
+def kinds_of(found: core.Kinds, operation: npt.NDArray[np.int8]) -> Kinds:
+    """Kinds, with those of a micro-batch's tasks apart; `operation` is that of each."""
+    codes, first, of_task = found
 
     def some(place: slice) -> SomeKinds:
         return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])

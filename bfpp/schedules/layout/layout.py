@@ -186,6 +186,17 @@ class Layout:
         """For each unit, its stage."""
         return np.repeat(np.arange(self.stages, dtype=np.int32), self.units_per_stage)
 
+    @cached_property
+    def units_of_stages(self) -> Integers:
+        """For each stage, how many units it has."""
+        return np.array(self.units_per_stage, dtype=np.int32)
+
+    @cached_property
+    def first_unit_of_stages(self) -> Integers:
+        """For each stage, the number of its first unit."""
+        first: Integers = np.cumsum(self.units_of_stages, dtype=np.int32) - self.units_of_stages
+        return first
+
     def name_of(self, unit: int) -> str:
         """Display name of a unit, even for a number out of range."""
         if not 0 <= unit < self.units:
@@ -221,20 +232,23 @@ class Layout:
     @cached_property
     def units_of_ranks(self) -> Integers:
         """For each rank, how many units it holds."""
-        units: Integers = self.holds.sum(axis=1, dtype=np.int32)
-        return units
+        return np.diff(self._units_by_rank.start).astype(np.int32)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """The ranks that hold the first or the last unit, that of the first one first."""
-        first = int(self.rank_of_unit[0])
-        holders: list[int] = np.flatnonzero(self.holds[:, [0, -1]].any(axis=1)).tolist()
+        first = self.placement[0]
+        holders = sorted({*self._holders(0), *self._holders(self.stages - 1)})
         return (first, *(rank for rank in holders if rank != first))
 
     @property
     def ends_are_apart(self) -> bool:
         """True if some rank holds the first unit and not the last one."""
-        return bool((self.holds[:, 0] & ~self.holds[:, -1]).any())
+        return not self._holders(0) <= self._holders(self.stages - 1)
+
+    def _holders(self, stage: int) -> set[int]:
+        """The ranks that hold a copy of a stage."""
+        return {placement[stage] for placement in (self.placement, *self.copies)}
 
     def sums(self, of_unit: Seconds) -> Seconds:
         """For each rank, the sum of a value over its units."""
@@ -249,8 +263,9 @@ class Layout:
 
     @cached_property
     def _units_by_rank(self) -> Groups:
-        rank, unit = np.nonzero(self.holds)
-        return group_by(rank, unit.astype(np.int32), self.pp)
+        rank = np.array([self.placement, *self.copies], dtype=np.int32)[:, self.stage_of_unit]
+        unit = np.repeat(np.arange(self.units, dtype=np.int32), len(rank))
+        return group_by(rank.T.ravel(), unit, self.pp)
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages of a rank, in the order of the model's layers."""

@@ -127,9 +127,7 @@ def in_units(order: Order, layout: Layout) -> Order:
     Units run in turn, backward in reverse. Those of a block are paired one by one, as many as
     both of its stages have: each pair is a block, and those left over run alone.
     """
-    units = np.array(layout.units_per_stage, dtype=np.int32)
-    first_of_stage = np.cumsum(units) - units
-    count = units[order["stage"]]
+    count = layout.units_of_stages[order["stage"]]
     step = np.repeat(np.arange(len(order)), count)
     turn = np.arange(len(step)) - np.repeat(np.cumsum(count) - count, count)
     if order["fused"].any():
@@ -139,7 +137,7 @@ def in_units(order: Order, layout: Layout) -> Order:
     expanded = order[step]
     expanded["fused"] &= turn < np.append(count[1:], 0)[step]
     is_forward = expanded["operation"] == 0
-    expanded["stage"] = first_of_stage[order["stage"][step]]
+    expanded["stage"] = layout.first_unit_of_stages[order["stage"][step]]
     expanded["stage"] += np.where(is_forward, turn, count[step] - 1 - turn)
     return expanded
 

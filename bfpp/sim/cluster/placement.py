@@ -81,9 +81,10 @@ class DevicePlacement:
         """
         levels = np.zeros((self.degrees.pp, self.degrees.pp), dtype=np.int32)
         for size in self.sizes:
-            units = self._units(self.degrees.tp, size)
-            _, alike = np.unique(units, axis=0, return_inverse=True)
-            levels += alike.reshape(-1, 1) != alike.reshape(1, -1)
+            alike: dict[bytes, int] = {}  # a number for ranks in the same units
+            rows = map(bytes, self._units(self.degrees.tp, size))
+            number = np.array([alike.setdefault(row, len(alike)) for row in rows])
+            levels += number[:, None] != number
         return levels
 
     @lru_cache(PLACEMENTS)  # noqa: B019

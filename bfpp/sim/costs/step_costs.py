@@ -22,7 +22,6 @@ from bfpp.sim.costs.communication.links import Beside
 from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
 from bfpp.sim.costs.prices import PRICES
 from bfpp.sim.costs.units.seconds import taken_by_exchanges
-from bfpp.sim.engines.compiled_graph import work_out_kinds
 from bfpp.sim.engines.cost_model import Costs, in_turns, inside_passes, narrowest
 from bfpp.sim.engines.loops import cost_kernels
 from bfpp.sim.engines.loops.compiling import WORK
@@ -31,7 +30,6 @@ from bfpp.sim.engines.loops.compiling import WORK
 def step_costs(step: PhysicalStep) -> Costs:
     """The costs of each task, at full clocks."""
     graph = step.graph
-    work_out_kinds(graph)
     cells, others = _of_cells(step), _of_others(step)
     seconds, moved = np.empty((2, len(graph)))
     ports = np.empty((len(graph), cells.costs.ports.shape[1]), dtype=np.int32)

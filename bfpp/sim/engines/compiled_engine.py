@@ -1,4 +1,4 @@
-"""The fast engine: loops over the graph's columns, compiled once that pays.
+"""The fast engine: loops of the compiled core over the graph's columns.
 
 If no port carries two flows at once, one sweep in task order gives the times: it is tried
 first, and left where a flow may meet another. Then the tasks are replayed, flows in the order of
@@ -8,28 +8,19 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from bfpp.core import replay as core
+from bfpp.core.rank_times import step_sums
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.sim.engines.compiled_graph import work_out_followers
-from bfpp.sim.engines.compiled_timeline import CompiledTimeline
 from bfpp.sim.engines.cost_model import Costs
-from bfpp.sim.engines.loops import kernels, timeline_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.traces.timeline.timeline import Timeline
 
 SOURCE = "compiled"
 """The source of this engine's timelines."""
-
-SUMMED = ("first_start", "step_time", "pass_seconds")
-"""The properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
-
-UNCOMPILED = {"sweep": 1, "replay": 14, "summed": 0.4}
-"""Time of each uncompiled loop for a task, in tasks of a sweep of a microsecond each."""
 
 
 class Times(NamedTuple):
@@ -55,34 +46,24 @@ def simulate(
 
 
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
-    """These times as a timeline, with what is asked of every one."""
-    timeline = CompiledTimeline(graph, *times, source=SOURCE)
-    vars(timeline).update(zip(SUMMED, map(float, _summed(graph, times)), strict=True))
-    return timeline
+    """These times as a timeline."""
+    return Timeline(graph, *times, source=SOURCE)
 
 
 def step_of(graph: TaskGraph, times: Times) -> StepTime:
     """Seconds of a step with these times."""
-    _, seconds, passes = _summed(graph, times)
-    return StepTime(float(seconds), float(passes))
-
-
-def _summed(graph: TaskGraph, times: Times) -> tuple[float, float, float]:
-    """The properties that are named in `SUMMED`."""
-    found: tuple[float, float, float] = _loop("summed", graph, timeline_kernels)(
-        *times, graph.is_pass
-    )
-    return found
+    sums = step_sums(*times, graph.is_pass)
+    return StepTime(sums.step_time, sums.pass_seconds)
 
 
 def times(graph: TaskGraph, costs: Costs) -> Times:
     """Start and end of each task."""
-    start, end = np.empty((2, len(graph)))
-    may_meet = _loop("sweep", graph)(
-        graph.lane, graph.peer_lane, *graph.dependencies, _columns(costs), len(graph.lanes),
-        start, end,
-    )  # fmt: skip
-    return _replay(graph, costs) if may_meet else Times(start, end)
+    columns = _columns(costs)
+    start, end = np.empty(len(graph)), np.empty(len(graph))
+    lanes = graph.lane, graph.peer_lane
+    if core.sweep(*lanes, *graph.dependencies, columns, len(graph.lanes), start, end):
+        core.replay(*graph.followers, columns, None, start, end)
+    return Times(start, end)
 
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
@@ -121,30 +102,21 @@ class Slopes(NamedTuple):
     bandwidth: Seconds
 
 
-def _replay(graph: TaskGraph, costs: Costs) -> Times:
-    work_out_followers(graph)
-    start, end = np.empty((2, len(graph)))
-    _loop("replay", graph)(*graph.followers, _columns(costs), None, start, end)
-    return Times(start, end)
-
-
 def replay_with_slopes(
     graph: TaskGraph, costs: Costs, slopes: Slopes
 ) -> tuple[Seconds, Seconds, Seconds]:
     """Start and end of each task, and the derivative of its end by each parameter."""
-    start, end = np.empty((2, len(graph)))
+    start, end = np.empty(len(graph)), np.empty(len(graph))
     end_slope = np.empty_like(slopes.seconds)
-    changing = slopes.seconds, slopes.bytes.copy(), slopes.bandwidth, end_slope
-    work_out_followers(graph)
-    _loop("replay", graph)(*graph.followers, _columns(costs), changing, start, end)
+    core.replay(*graph.followers, _columns(costs), (*slopes, end_slope), start, end)
     return start, end, end_slope
 
 
-def _columns(costs: Costs) -> tuple[Seconds | Integers, ...]:
-    """The costs as loops have them."""
-    return costs.seconds, costs.bytes, costs.ports, costs.bandwidth
-
-
-def _loop(name: str, graph: TaskGraph, module: ModuleType = kernels) -> Callable[..., Any]:
-    """The loop of that name, to run over a graph."""
-    return WORK.loop(module, name, int(len(graph) * UNCOMPILED[name]))
+def _columns(costs: Costs) -> tuple[Seconds, Seconds, Integers, Seconds]:
+    """The costs as the core takes them, whatever types a cost model of one's own has."""
+    real = (
+        np.ascontiguousarray(each, dtype=np.float64)
+        for each in (costs.seconds, costs.bytes, costs.bandwidth)
+    )
+    seconds, size, bandwidth = real
+    return seconds, size, np.ascontiguousarray(costs.ports, dtype=np.int32), bandwidth

@@ -12,12 +12,11 @@ from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
+from bfpp.core.period import Stretch, repeats
 from bfpp.schedules import Communication, Configuration, Layout, Operation, TaskGraph
 from bfpp.schedules.orders.steps import Repetition
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end
-from bfpp.sim.engines.loops import period_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 
 WORTHWHILE = 0.7
 """The share of the micro-batches from which on all of them are simulated."""
@@ -106,12 +105,8 @@ def period_of(graph: TaskGraph, found: Times, repetition: Repetition) -> StepTim
     period = float(begins[-1] - begins[first]) / periods
     tolerance = ROUNDING * last_end(found)
     until = float(begins[-1]) - 2 * tolerance
-    kinds = graph.kinds
-    repeats = WORK.loop(period_kernels, "repeats", len(graph))(
-        kinds.of_task, len(kinds.first), *graph.dependencies, start, end,
-        (until - periods * period, until), period, tolerance,
-    )  # fmt: skip
-    if not repeats:
+    kinds, stretch = graph.kinds, Stretch(until - periods * period, until, period, tolerance)
+    if not repeats(kinds.of_task, len(kinds.first), *graph.dependencies, start, end, stretch):
         raise NotPeriodic
     within = graph.is_pass & (start >= until - period) & (start < until)
     return StepTime(period, float((end - start)[within].sum()))

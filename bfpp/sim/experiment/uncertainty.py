@@ -18,12 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Layout
+from bfpp.schedules import Degrees, Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.settings.attention import Attention
 from bfpp.schedules.settings.precision import Format
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
 from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
+from bfpp.sim.cluster.placement import DevicePlacement
 from bfpp.sim.costs.parameters import numbers, with_number
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.presets.files import PRESETS, fitted_uncertainty, leaves, read_toml
@@ -197,16 +198,32 @@ def constants_changes(
 
 
 def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
-    """True if a step may depend on a constant; of most that is known from a replay alone."""
-    quantisation = physical.execution.quantisation
+    """True if a step may depend on a constant: of others, no prediction is needed."""
+    quantisation, layout = physical.execution.quantisation, timeline.graph.layout
+    degrees = replace(physical.degrees, pp=layout.pp)
+    if path[1] in _not_crossed(physical, degrees) and path[-1] != "rendezvous":
+        return False
+    communication = timeline.graph.communication
+    alone = degrees.devices == degrees.pp and not (layout.copies or communication.tied_embeddings)
     needed: dict[str, object] = {
-        "host_bandwidth": timeline.graph.communication.offload,
+        "host_bandwidth": communication.offload,
         "dispatch_seconds": physical.dispatch_seconds,
-        "collective_slowdown": timeline.graph.communication.dp_overlap,
+        "collective_slowdown": communication.dp_overlap,
+        "dropping_seconds": physical.model.experts,
+        "exchange_efficiency": degrees.ep > 1,
         "former_efficiency": physical.implementation.attention_speed,
+        "ring_efficiency": not alone,
+        "synchronisation": max(degrees.tp, degrees.cp, degrees.ep) > 1,
         **{each: quantisation is not None and quantisation.format is each for each in Format},
     }
     return bool(needed.get(path[-1], True))
+
+
+def _not_crossed(physical: PhysicalCosts, degrees: Degrees) -> set[str]:
+    """The names of the levels of the network that join more devices than the job has."""
+    joined = DevicePlacement.on(physical.cluster, degrees).sizes
+    outer = zip(physical.cluster.levels[1:], joined, strict=True)
+    return {level.name for level, inner in outer if inner >= degrees.devices}
 
 
 Path = tuple[str, ...]

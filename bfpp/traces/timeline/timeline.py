@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bfpp.core.rank_times import RankTimes, StepSums, step_sums
 from bfpp.schedules import Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.traces.timeline.memory_record import MemoryRecord
-from bfpp.traces.timeline.rank_times import RankTimes, rank_times
+from bfpp.traces.timeline.rank_times import rank_times
 from bfpp.traces.timeline.renderers import FIGURE, NOTEBOOK, RENDERERS
 
 if TYPE_CHECKING:  # plotly is slow to load, and only notebooks need it
@@ -62,6 +63,8 @@ class Timeline:
     memory: Sequence[MemoryRecord] = ()
 
     def __post_init__(self) -> None:
+        for name in ("start", "end"):  # of the type that compiled loops take
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), np.float64))
         if self.is_measured and (self.end < self.start).any():
             object.__setattr__(self, "end", np.maximum(self.start, self.end))
 
@@ -82,20 +85,24 @@ class Timeline:
         """True if the tasks really ran."""
         return self.source == MEASURED
 
-    @cached_property
+    @property
     def first_start(self) -> float:
         """The start of the first task: the step's begin."""
-        return float(self.start.min())
+        return self._sums.first_start
 
-    @cached_property
+    @property
     def step_time(self) -> float:
         """Seconds from the first start to the last end."""
-        return float(self.end.max()) - self.first_start
+        return self._sums.step_time
 
-    @cached_property
+    @property
     def pass_seconds(self) -> float:
         """Seconds of forward and backward passes, of all ranks together; in pieces, count whole."""
-        return float(np.where(self.graph.is_pass, self.duration, 0.0).sum())
+        return self._sums.pass_seconds
+
+    @cached_property
+    def _sums(self) -> StepSums:
+        return step_sums(self.start, self.end, self.graph.is_pass)
 
     @cached_property
     def rank_times(self) -> RankTimes:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bfpp.core import replay as core
 from bfpp.schedules import (
     Communication,
     Degrees,
@@ -25,7 +26,6 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines import compiled_engine, simpy_engine
 from bfpp.sim.engines.compiled_engine import flows_meet
 from bfpp.sim.engines.cost_model import Costs
-from bfpp.sim.engines.loops import compiling, kernels
 from bfpp.sim.models.model import load_model
 from tests.helpers.strategies import drawn_ports, graphs, order_graphs
 
@@ -86,9 +86,7 @@ def test_engines_agree_on_models_and_clusters(
     assert_agree(graph, costs.costs(graph))
 
 
-def test_compiled_loops_do_what_they_say(monkeypatch):
-    """The same functions as machine code: forced for small graphs, with and without contention."""
-    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
+def test_engines_agree_with_and_without_contention():
     graph = build_graph("depth-first", Layout(4, 8, 4), Communication(Sharding.FULL))
     random = np.random.default_rng(0)
     costs = AbstractCosts(transfer=0.25, gather=0.5, reduce=0.75).costs(graph)
@@ -107,7 +105,7 @@ def test_ports_that_nobody_shares_need_one_sweep_only(monkeypatch):
     start, end = compiled_engine.times(graph, costs)
     assert (costs.bytes > 0).any()
     assert not flows_meet(costs, start, end)
-    monkeypatch.setattr(kernels, "replay", None)
+    monkeypatch.setattr(core, "replay", None)
     compiled_engine.times(graph, costs)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.traces.rank_times_by_numpy import rank_times_by_numpy
 from bfpp import Experiment
 from bfpp.api.predictions import in_pieces, predict
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
@@ -23,12 +24,9 @@ from bfpp.schedules.operations.streams import (
     SEND_GRADIENTS,
 )
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.engines import compiled_timeline
-from bfpp.sim.engines.compiled_timeline import CompiledTimeline
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.engines.loops import compiling
 from bfpp.traces.timeline.metrics import bubble, compute_time, lane_busy_time, rank_metrics
-from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.rank_times import rank_times
 from tests.helpers.live_counts import (
     gradient_buffers_over_time,
     live_activations_over_time,
@@ -75,23 +73,20 @@ def test_exposed_time_by_brute_force(graph, data):
     assert rank_metrics(timeline)[rank].exposed_transfer == len(expected) / 2
 
 
-def require_same_by_loop(drawn, start, end):
-    expected = Timeline(drawn.graph, start, end, drawn.source).rank_times
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiling, "COMPILE_FROM", 0)
-        patch.setattr(Timeline, "rank_times", None)
-        found = CompiledTimeline(drawn.graph, start, end, drawn.source).rank_times
+def require_same_by_numpy(drawn, start, end):
+    expected = rank_times_by_numpy(drawn.graph, start, end)
+    found = rank_times(drawn.graph, start, end)
     for name, column in expected._asdict().items():
         np.testing.assert_array_equal(getattr(found, name), column, name)
 
 
 @SOME
 @given(measured(clock_error=0.3))
-def test_a_loop_finds_when_ranks_compute_as_numpy_does(drawn):
+def test_rank_times_are_those_by_numpy(drawn):
     """To the last bit, tasks out of order; and in whole seconds, where many start together."""
     times = drawn.start - OFFSET, drawn.end - OFFSET
-    require_same_by_loop(drawn, *times)
-    require_same_by_loop(drawn, *map(np.round, times))
+    require_same_by_numpy(drawn, *times)
+    require_same_by_numpy(drawn, *map(np.round, times))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
@@ -99,18 +94,11 @@ def test_the_same_of_exchanges_inside_passes(schedule):
     given = {"model": "mixtral-8x22b", "cluster": "dgx-h100", "implementation": "current"}
     experiment = Experiment(schedule, **given, pp=4, dp=8, ep=8, microbatches=8)
     timeline = in_pieces(predict(experiment)).timeline
-    require_same_by_loop(timeline, timeline.start, timeline.end)
+    require_same_by_numpy(timeline, timeline.start, timeline.end)
     assert all(timeline.rank_times.exposed[-1] > 0)
 
 
-def test_no_loop_is_compiled_for_the_metrics_of_a_small_step(monkeypatch):
-    monkeypatch.setattr(compiling.WORK, "_asked", 0)
-    monkeypatch.setattr(compiled_timeline, "compiled", None)
-    assert rank_metrics(simulate(build_graph("gpipe", Layout(2, 2)), COSTS))
-
-
-def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed(monkeypatch):
-    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
+def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed():
     timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
     metrics = rank_metrics(timeline)
     assert rank_metrics(pickle.loads(pickle.dumps(timeline))) == metrics
@@ -120,22 +108,14 @@ def test_metrics_of_a_predicted_timeline_that_was_pickled_or_changed(monkeypatch
         assert latter.idle == 3 * former.idle
 
 
-@pytest.fixture
-def loops_in_python(monkeypatch):
-    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
-    monkeypatch.setattr(compiled_timeline, "compiled", lambda loops: loops)
-
-
-@pytest.mark.usefixtures("loops_in_python")
-def test_a_loop_takes_columns_of_wider_integers():
+def test_columns_may_be_of_wider_integers():
     timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
     columns = {name: getattr(timeline.graph, name).astype(int) for name in COLUMNS}
     wider = replace(timeline, graph=replace(timeline.graph, **columns))
     assert rank_metrics(wider) == rank_metrics(timeline)
 
 
-@pytest.mark.usefixtures("loops_in_python")
-def test_a_loop_ends_where_times_are_no_numbers():
+def test_metrics_of_times_that_are_no_numbers():
     """As costs of one's own may be."""
     timeline = simulate(build_graph("1f1b", Layout(4, 8)), COSTS)
     timeline.start[::5] = np.nan
