@@ -2,8 +2,8 @@
 
 - `problem`: the passes to order, their costs and limits; orders as words.
 - `bounds`: lower bounds of the step time; `exact`, `crossing`, `window`: those that CP-SAT proves.
-- `search`, `dispatching`, `kernels`: the search itself; `blocks`, `placing`: periodic orders to
-  start from.
+- `search`: annealing, and building blocks, periodic orders to start from; their loops are of the
+  `core`.
 - `placements`: where stages are, and which rules there are for them.
 - `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
 - `choices`, `descent`, `joint`, `joint_bound`: what stages do, chosen together with the order.

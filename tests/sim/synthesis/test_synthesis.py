@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from random import Random
 
 import numpy as np
 import pytest
@@ -33,7 +32,6 @@ from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.cp_sat import exact
 from bfpp.sim.synthesis.cp_sat.exact import solve
 from bfpp.sim.synthesis.joint.least_memory import peak_bound
-from bfpp.sim.synthesis.loops import kernels
 from bfpp.sim.synthesis.ordering import problem_of
 from bfpp.sim.synthesis.problem.memory_limits import Counted, memory_of
 from bfpp.sim.synthesis.problem.objectives import Aim
@@ -47,7 +45,7 @@ from bfpp.sim.synthesis.problem.problem import (
     priced,
 )
 from bfpp.sim.synthesis.problem.registered_schedules import fastest_rule
-from bfpp.sim.synthesis.search.annealing import replayed, run_of, search, table_of
+from bfpp.sim.synthesis.search.annealing import replayed, search
 from bfpp.traces.timeline.period import period
 
 pytestmark = pytest.mark.usefixtures("cpu_clock")
@@ -55,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("cpu_clock")
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
 LONGER = (SOON, 2.0, 20.0)
-"""Until it is found: the first seconds may compile loops."""
+"""Seconds of searches, until one finds it."""
 
 
 class OfStages:
@@ -120,24 +118,6 @@ def test_what_is_found_is_right(problem: OrderingProblem, seed: int) -> None:
         assert each.seconds == pytest.approx(expected, rel=1e-12)
         assert replayed(problem, each.words) == each.seconds
         assert lower_bound(problem).seconds <= each.seconds * (1 + 1e-9)
-
-
-@SOME
-@given(problems(), st.randoms(use_true_random=False))
-def test_only_what_follows_a_change_is_replayed(problem: OrderingProblem, chance: Random) -> None:
-    """After a pass is moved along its rank's word: everything starts as in a whole replay."""
-    table, lengths = table_of(problem, search(problem, [], 0.0)[0].words)
-    now, changed, whole = (run_of(problem, table) for _ in range(3))
-    kernels.replay(problem.arrays, table, lengths, now, 0, 0, now)
-    rank = chance.randrange(len(lengths))
-    at, to = chance.randrange(lengths[rank]), chance.randrange(lengths[rank])
-    kernels.move(table[rank], at, to)
-    given = problem.arrays, table, lengths, now, rank
-    expected = kernels.replay(*given, 0, whole)
-    assert kernels.replay(*given, min(at, to), changed) == expected
-    if expected < np.inf:
-        for found, right in zip(changed, whole, strict=True):
-            assert found.tolist() == right.tolist()
 
 
 def rows_of(problem: OrderingProblem, rank: int) -> Iterator[list[int]]:

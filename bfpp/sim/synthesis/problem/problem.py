@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
+from bfpp.core.ordering_problem import ProblemArrays
 from bfpp.schedules import Layout, Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.schedules.orders.steps import STEP, Order
 from bfpp.sim.engines.cost_model import Costs
-from bfpp.sim.synthesis.loops import kernels
 
 Words = list[list[int]]
 """The passes of each rank in its order, as numbers: kind x stages + stage."""
@@ -84,32 +85,37 @@ class OrderingProblem:
         return count
 
     @cached_property
-    def arrays(self) -> kernels.Arrays:
-        """The problem as the compiled loops take it."""
-        arrival = np.zeros_like(self.seconds)
-        arrival[:2] = self.transfers
-        rank = self.layout.rank_of_stage.astype(np.int64)
-        after = [next_of(code, self.layout.stages) for code in range(self.seconds.size)]
-        channel = np.full(self.seconds.shape, NONE, dtype=np.int64)
-        channel[0, :-1] = rank[:-1] * self.layout.pp + rank[1:]
-        channel[1, 1:] = self.layout.pp**2 + rank[1:] * self.layout.pp + rank[:-1]
-        channel[:2][self.transfers == 0] = NONE
-        return kernels.Arrays(
-            np.tile(rank, len(self.operations)),
-            np.array(after),
+    def arrays(self) -> ProblemArrays:
+        """The problem as the core takes it."""
+        kinds = len(self.operations)
+        rank = self.layout.rank_of_stage.astype(np.int32)
+        held = self.held.sum(axis=1)
+        return ProblemArrays(
+            self.layout.stages,
+            self.layout.pp,
+            kinds,
+            self.microbatches,
+            self.spans,
+            np.tile(rank, kinds),
             self.seconds.ravel(),
-            arrival.ravel(),
-            channel.ravel(),
+            self.transfers.ravel(),
+            self._channel(),
             self.sizes,
             self.room,
             self.after,
-            np.argsort(rank, kind="stable"),
-            np.append(0, np.cumsum(self.held.sum(axis=1))),
-            int(channel.max()) + 1,
-            self.microbatches,
-            len(self.operations),
-            self.spans,
+            np.argsort(rank, kind="stable").astype(np.int32),
+            np.append(0, np.cumsum(held)).astype(np.int32),
         )
+
+    def _channel(self) -> npt.NDArray[np.int32]:
+        """Where the outputs of forward and backward passes are sent: one number for each pair."""
+        rank, pp = self.layout.rank_of_stage.astype(np.int64), self.layout.pp
+        pair = np.full(self.transfers.shape, NONE)
+        pair[0, :-1] = rank[:-1] * pp + rank[1:]
+        pair[1, 1:] = pp**2 + rank[1:] * pp + rank[:-1]
+        pair[self.transfers == 0] = NONE
+        _, channel = np.unique(pair.ravel(), return_inverse=True)
+        return np.where(pair.ravel() == NONE, NONE, channel).astype(np.int32)
 
     def orders(self, words: Sequence[Sequence[int]]) -> list[Order]:
         """Words as orders."""

@@ -14,12 +14,13 @@ from itertools import chain
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
+from bfpp.core.annealing import Lengths, anneal, replay_words
+from bfpp.core.dispatching import PACES, dispatch
+from bfpp.core.ordering_problem import Codes
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.deadline import Deadline
-from bfpp.sim.synthesis.loops import dispatching, kernels
 from bfpp.sim.synthesis.problem.problem import TOLERANCE, OrderingProblem, Words
 
 SHARE_OF_KEYS = 0.5
@@ -35,8 +36,6 @@ THREADS = 2
 
 Pass = tuple[int, int]
 """Its code, and its micro-batch."""
-
-Codes = npt.NDArray[np.int64]
 
 Progress = Callable[[float, float], None]
 """Called with the share of the time that is over, and the shortest time found so far."""
@@ -78,9 +77,8 @@ def starts_of(problem: OrderingProblem, words: Words) -> tuple[dict[Pass, float]
 def _replayed(problem: OrderingProblem, words: Words) -> tuple[float, Seconds]:
     """Step time of these words, and the start of each pass, by rank."""
     table, lengths = table_of(problem, words)
-    run = run_of(problem, table)
-    end = kernels.replay(problem.arrays, table, lengths, run, 0, 0, run)
-    return float(end), run.start
+    start = np.zeros(table.shape)
+    return replay_words(problem.arrays, table, lengths, start), start
 
 
 def search(
@@ -154,7 +152,7 @@ class _Seeker:
         keys = np.repeat(weights * self.scale, stages)
         patience = np.full(self.problem.layout.pp, self.random.uniform(0.5, 2.0))
         room = [self._later(stage) for stage in range(stages)]
-        self.rule = np.concatenate([keys, patience, room, np.zeros(dispatching.PACES)])
+        self.rule = np.concatenate([keys, patience, room, np.zeros(PACES)])
         self.table, _ = table_of(self.problem.brief, None)
         self.best = inf
 
@@ -166,12 +164,10 @@ class _Seeker:
 
     def turn(self) -> Found:
         begun = time.monotonic()
-        found = float(
-            dispatching.choose(
-                self.problem.brief.arrays, self.rule, self.tries, self.scale,
-                int(self.random.integers(2**31)), self.table,
-            )
-        )  # fmt: skip
+        seed = int(self.random.integers(2**31))
+        found = dispatch(
+            self.problem.brief.arrays, self.rule, self.table, self.tries, self.scale, seed
+        )
         spent = time.monotonic() - begun
         self.tries = int(np.clip(self.tries * self.seconds / max(spent, 1e-3), 1, 100_000))
         dispatched = self._dispatched(found)
@@ -187,7 +183,7 @@ class _Seeker:
         table = self.table
         if self.problem.brief is not self.problem:
             table, _ = table_of(self.problem, None)
-            found = float(dispatching.dispatch(self.problem.arrays, self.rule, table))
+            found = dispatch(self.problem.arrays, self.rule, table, 0, self.scale, 0)
         return Found(found, _words(self.problem, table) if found < inf else [])
 
 
@@ -198,42 +194,25 @@ class _Mover:
         self.problem, self.random = problem, np.random.default_rng(seed)
         self.seconds = seconds
         self.table, self.lengths = table_of(problem, start.words)
-        self.run, self.other = run_of(problem, self.table), run_of(problem, self.table)
         self.scale = float(problem.seconds.mean())
         self.steps = 20
 
     def turn(self, cooled: float) -> Found:
         hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
         begun = time.monotonic()
-        given = self.problem.arrays, self.table, self.lengths
-        now = kernels.replay(*given, self.run, 0, 0, self.run)
-        found = float(
-            kernels.anneal(
-                *given, now, self.run, self.other, self.steps, hot, hot / 20,
-                int(self.random.integers(2**31)),
-            )
-        )  # fmt: skip
+        seed = int(self.random.integers(2**31))
+        found = anneal(
+            self.problem.arrays, self.table, self.lengths, self.steps, hot, hot / 20, seed
+        )
         spent = time.monotonic() - begun
         self.steps = int(np.clip(self.steps * self.seconds / max(spent, 1e-3), 10, 1_000_000))
         return Found(found, _words(self.problem, self.table))
 
 
-def run_of(problem: OrderingProblem, table: Codes) -> kernels.Run:
-    """A run of words, to be filled."""
-    codes = problem.seconds.size, problem.microbatches
-    return kernels.Run(
-        np.zeros(table.shape),
-        np.zeros(table.shape, dtype=np.int64),
-        np.zeros_like(table),
-        np.zeros(codes, dtype=np.int64),
-        np.zeros(codes),
-    )
-
-
-def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Codes]:
+def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Lengths]:
     """Words as an array, each from the left, and their lengths."""
     lengths = problem.passes.astype(np.int64)
-    table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int64)
+    table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int32)
     for rank, word in enumerate(words or []):
         table[rank, : len(word)] = word
     return table, lengths

@@ -14,8 +14,8 @@ from math import inf
 
 import numpy as np
 
+from bfpp.core.building_blocks import place_block
 from bfpp.schedules.columns import Seconds
-from bfpp.sim.synthesis.loops.placing import settle
 from bfpp.sim.synthesis.problem.problem import OrderingProblem, Words
 from bfpp.sim.synthesis.search.annealing import replayed
 
@@ -55,7 +55,7 @@ def _of_seed(problem: OrderingProblem, seed: int) -> Iterator[Words]:
     tries = PLACED // codes + 1
     for turn in range(PERIODS):
         trial = SEEDS * turn + seed
-        if settle(problem.arrays, period, delay, tries, scale, trial, start):
+        if place_block(problem.arrays, period, delay, tries, scale, trial, start):
             yield _repeated(problem, start, period)
             if not turn:
                 return
