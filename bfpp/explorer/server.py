@@ -18,7 +18,6 @@ from typing import Any
 
 from bfpp.explorer.answers import answer, opening
 from bfpp.schedules.reading import NotJson, parsed
-from bfpp.sim.engines.loops.compiling import COMPILE_FROM, WORK
 from bfpp.traces.page.html import document
 
 HOST = "127.0.0.1"
@@ -41,7 +40,6 @@ class ExplorerServer(ThreadingHTTPServer):
 
     def __init__(self, port: int) -> None:
         super().__init__((HOST, port), _Handler)
-        WORK.expect(COMPILE_FROM)  # whoever moves a slider asks again and again
         self.path = f"/{token_urlsafe(24)}/"
         self.page = document(opening("step"), connect="'self'").encode()
         self._one = Lock()

@@ -122,9 +122,12 @@ def peak_passing(
     units = activations_of_units(physical, layout)
     ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
     found = Passing(*np.empty((2, layout.pp)))
-    operation = steps.operation.astype(np.int8, copy=False)
+    stages = steps.rank, steps.unit, steps.microbatch, steps.block
     find_peaks(
-        (operation, steps.rank, steps.unit, steps.microbatch, steps.block),
+        (
+            np.ascontiguousarray(steps.operation, np.int8),
+            *(np.ascontiguousarray(each, np.int32) for each in stages),
+        ),
         (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
         (
