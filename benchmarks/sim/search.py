@@ -16,9 +16,8 @@ from time import perf_counter
 
 from benchmarks.helpers.measure import ROOT, Results, command_seconds
 from bfpp.api.searching import evaluated
-from bfpp.api.workers import Workers
+from bfpp.api.workers import WORTH, Workers
 from bfpp.sim.cluster.cluster import load_cluster
-from bfpp.sim.engines.loops.compiling import COMPILE_FROM, WORK
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.search import Problem, configurations
@@ -130,7 +129,7 @@ def _seconds(count: int, top: int | None, *, every: bool) -> float:
     other, problem = _problem(OTHER), _problem(MODEL)
     chosen = configurations(problem)
     with Workers(count=count) as workers:
-        WORK.expect(COMPILE_FROM)
+        workers.expect(WORTH, 0)
         for begun in [workers.submit(_load, other) for _ in range(4 * count)]:
             begun.result()
         start = perf_counter()

@@ -14,14 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp.api.workers import Workers
 from bfpp.schedules import Configuration, InvalidInput
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.sim.presets.numbers import MOST_PASSES
 from bfpp.sim.search.decision import Decision, decision
 from bfpp.sim.search.evaluation import nearest_of, nothing_can_fit
+from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     SearchResult,
+    begin,
     evaluate_all,
     evaluate_best,
     foremost,
@@ -33,11 +34,8 @@ from bfpp.sim.search.workers import LOCAL, as_completed
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one.
 
-A job of SLURM is a process of its own, which begins by loading the compiled loops.
+A job of SLURM is a process of its own, which waits in a queue.
 """
-
-TASKS = 60
-"""Tasks of an uncompiled sweep that take as long as to predict a pass: lowered, priced and all."""
 
 
 def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
@@ -155,12 +153,14 @@ def evaluated(
 
     Or of those that may be among the `top` best, or on the front, beside those `met` before.
     """
-    WORK.expect(TASKS * sum(each.passes for each in chosen))
+    draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
+    workers.expect(draws * len(chosen), draws * sum(each.passes for each in chosen))
     if top is None:
         chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)
+    begin()
     if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:

@@ -7,24 +7,31 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.sim.search.workers import LOCAL, Executor, Future, Here, executor
+
+WORTH = 1_000
+"""Step times from which on workers pay: to predict them takes longer than workers to begin."""
+
+PASSES = 2_000
+"""Passes that take as long, in a graph, as all else for a step time does."""
 
 
 class Workers:
-    """An executor that lasts as long as a command: workers, or this process if little is to do.
-
-    Local workers begin by loading the compiled loops, so they pay only where those do.
-    """
+    """An executor that lasts as long as a command: workers, or this process if little is to do."""
 
     def __init__(self, where: str = LOCAL, count: int | None = None) -> None:
         self.where, self._count = where, count
+        self._expected = 0
         self._begun: Executor | None = None
         self._end = ExitStack()
 
+    def expect(self, step_times: int, passes: int) -> None:
+        """Say how much is to be predicted, before it is submitted."""
+        self._expected += step_times + passes // PASSES
+
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin some work."""
-        if self.where == LOCAL and not WORK.pays:
+        if self.where == LOCAL and self._expected < WORTH:
             return Here().submit(function, *arguments)
         if self._begun is None:
             self._begun = self._end.enter_context(executor(self.where, self._count))

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
@@ -17,11 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from bfpp.__main__ import SEARCHES, TRAINS, main
+from bfpp.__main__ import THREADS, TRAINS, main
 from bfpp.command_line import FAULT
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.graph_json import MalformedGraph
-from bfpp.sim.engines.loops.blas import THREADS
 from bfpp.terminal.command_table import COMMANDS, all_commands, module_of
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.formats.timeline_json import MalformedTimeline
@@ -30,6 +28,7 @@ from bfpp.traces.formats.timeline_json import MalformedTimeline
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(THREADS, "1")  # a command in this process would set it for good
 
 
 @pytest.mark.parametrize(
@@ -106,51 +105,6 @@ def test_an_interruption_in_imports_of_numpy_prints_no_traceback():
     assert (done.returncode, done.stderr) == (INTERRUPTED, b"bfpp: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("search --gpus 8", ["start", "command", "stop"]),
-        ("tradeoff", ["start", "command", "stop"]),
-        ("search --help", ["command"]),
-        ("search --executor dask", ["command"]),
-        ("search --executor=dask", ["command"]),
-        ("schedule search", ["command"]),
-        ("", ["command"]),
-    ],
-)
-@pytest.mark.parametrize("end", [None, SystemExit(2), KeyboardInterrupt()])
-@pytest.mark.parametrize("can_start", [True, False])
-def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
-    line, expected, end, can_start, monkeypatch
-):
-    done = []
-
-    def start(*, forked):
-        assert forked
-        assert "bfpp.sim.search.evaluation" in sys.modules
-        done.append("start")
-        assert os.environ[THREADS] == "1"
-        if not can_start:
-            raise OSError
-
-    def command():
-        done.append("command")
-        assert not gc.isenabled()
-        if end:
-            raise end
-
-    monkeypatch.delenv(THREADS, raising=False)
-    monkeypatch.setattr(sys, "argv", ["bfpp", *line.split()])
-    monkeypatch.setattr("bfpp.sim.search.fork_server.start", start)
-    monkeypatch.setattr("bfpp.sim.search.fork_server.stop", lambda: done.append("stop"))
-    monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=command))
-    with pytest.raises(SystemExit) if isinstance(end, SystemExit) else nullcontext():
-        main()
-    assert done == expected
-    assert THREADS not in os.environ
-    assert gc.isenabled()
-
-
 def test_the_collector_is_back_once_a_command_is_imported(bfpp, monkeypatch):
     def run(_):
         collects.append(gc.isenabled())
@@ -166,12 +120,6 @@ def test_the_collector_is_back_once_a_command_is_imported(bfpp, monkeypatch):
     assert collects == [True]
 
 
-def test_commands_that_have_workers_are_known_before_they_are_imported():
-    _, parsers = all_commands()
-    having = [each for each in parsers if "--executor" in each.format_usage()]
-    assert {each.prog.removeprefix("bfpp ") for each in having} == SEARCHES
-
-
 def test_commands_that_need_torch_are_known_before_they_are_imported():
     names = {name: vars(import_module(module_of(name))).values() for name in COMMANDS}
     needing = {
@@ -182,20 +130,19 @@ def test_commands_that_need_torch_are_known_before_they_are_imported():
     assert needing == TRAINS
 
 
-@pytest.mark.parametrize(("command", "limits"), [("simulate", 1), ("run", 0)])
-def test_torch_keeps_the_threads_of_a_blas_that_it_shares(command, limits, monkeypatch):
-    limited = []
-
-    @contextmanager
-    def one_thread():
-        limited.append(command)
-        yield
-
-    monkeypatch.setattr("bfpp.sim.engines.loops.blas.one_thread", one_thread)
+@pytest.mark.parametrize(
+    ("command", "given", "kept"),
+    [("simulate", None, "1"), ("simulate", "4", "4"), ("run", None, None), ("run", "4", "4")],
+)
+def test_torch_keeps_the_threads_of_a_blas_that_it_shares(command, given, kept, monkeypatch):
+    if given is None:
+        monkeypatch.delenv(THREADS)
+    else:
+        monkeypatch.setenv(THREADS, given)
     monkeypatch.setattr(sys, "argv", ["bfpp", command])
     monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=lambda: 0))
     assert main() == 0
-    assert limited == [command] * limits
+    assert os.environ.get(THREADS) == kept
 
 
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():
@@ -267,7 +214,7 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --sche
 )
 def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, told):
     """One that the system ends, too."""
-    monkeypatch.setattr("bfpp.api.workers.WORK", SimpleNamespace(pays=True))
+    monkeypatch.setattr("bfpp.api.workers.WORTH", 0)
     monkeypatch.setattr("bfpp.api.searching.evaluate_best", work)
     monkeypatch.setattr("bfpp.api.searching.parts", lambda *_: [1])
     code, out, err = bfpp(f"{SEARCH} --workers 1")

@@ -100,14 +100,3 @@ def test_workers_do_not_look_for_modules_there(name: str, folder: Path) -> None:
     assert has_run(folder) == ""
     assert not {"", ".", str(folder)} & {*path}
     assert VARIABLE not in os.environ
-
-
-def test_settings_of_numba_that_are_there_are_not_read(folder: Path) -> None:
-    """They could name a folder of machine code to run."""
-    (folder / ".numba_config.yaml").write_text("cache_dir: /elsewhere\n")
-    told = "from numba.core import config; print(repr(config.CACHE_DIR))"
-    script = f"{told}\nimport bfpp.sim.engines.loops.machine_code\n{told}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "''"

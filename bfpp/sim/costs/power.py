@@ -26,13 +26,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bfpp.core.prices import busiest
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.settings.precision import Format
 from bfpp.sim.cluster.cluster import Device
 from bfpp.sim.engines.compiled_engine import Times, times
 from bfpp.sim.engines.cost_model import Costs
-from bfpp.sim.engines.loops import cost_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 
 TOLERANCE = 0.002
 """Share of what the limit asks for from which on what is missing is made up without a replay."""
@@ -65,10 +64,9 @@ def within_power(
     """
     steps = graph.is_compute
     fastest = costs.seconds
-    loop = WORK.loop(cost_kernels, "busiest", len(graph))
-    busiest = loop(graph.rank, steps, fastest, graph.layout.pp)
+    longest = busiest(graph.rank, steps, fastest, graph.layout.pp)
     factor, missing = 1.0, least
-    while busiest * factor < least and missing > TOLERANCE * least:
+    while longest * factor < least and missing > TOLERANCE * least:
         found = times(graph, costs)
         taken = step_seconds(found)
         missing = least - taken

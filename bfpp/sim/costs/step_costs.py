@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from bfpp.core.prices import price
 from bfpp.schedules import Sharding
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.graph.composite_tasks import shares
@@ -23,8 +24,6 @@ from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
 from bfpp.sim.costs.prices import PRICES
 from bfpp.sim.costs.units.seconds import taken_by_exchanges
 from bfpp.sim.engines.cost_model import Costs, in_turns, inside_passes, narrowest
-from bfpp.sim.engines.loops import cost_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 
 
 def step_costs(step: PhysicalStep) -> Costs:
@@ -33,7 +32,7 @@ def step_costs(step: PhysicalStep) -> Costs:
     cells, others = _of_cells(step), _of_others(step)
     seconds, moved = np.empty((2, len(graph)))
     ports = np.empty((len(graph), cells.costs.ports.shape[1]), dtype=np.int32)
-    WORK.loop(cost_kernels, "price", len(graph))(
+    price(
         graph.kinds.of_task,
         *graph.dependencies,
         cells.columns,

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core.memory import find_peaks
 from bfpp.schedules import Communication, Layout, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
@@ -21,8 +22,6 @@ from bfpp.schedules.operations.operations import OPERATIONS, compute_steps, ende
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.activations import UnitActivations, activations_of_units
 from bfpp.sim.costs.units.offloading import offloaded_bytes
-from bfpp.sim.engines.loops import memory_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.traces.timeline.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
@@ -123,9 +122,12 @@ def peak_passing(
     units = activations_of_units(physical, layout)
     ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
     found = Passing(*np.empty((2, layout.pp)))
-    operation = steps.operation.astype(np.int32, copy=False)
-    WORK.loop(memory_kernels, "find_peaks", len(operation))(
-        (operation, steps.rank, steps.unit, steps.microbatch, steps.block),
+    stages = steps.rank, steps.unit, steps.microbatch, steps.block
+    find_peaks(
+        (
+            np.ascontiguousarray(steps.operation, np.int8),
+            *(np.ascontiguousarray(each, np.int32) for each in stages),
+        ),
         (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
         (

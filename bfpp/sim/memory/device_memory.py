@@ -32,8 +32,6 @@ from bfpp.schedules.graph.counts import gradient_buffers, weight_buffers
 from bfpp.sim.caching import of_any_size, once, once_for_stages
 from bfpp.sim.costs.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.costs.units.activations import activations_of_units, workspace_bytes
-from bfpp.sim.engines.loops import memory_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.sim.memory.activations_alive import Passing, peak_passing
 from bfpp.traces.timeline.memory_record import PARTS
 from bfpp.traces.timeline.timeline import Timeline
@@ -135,8 +133,9 @@ class Memories(NamedTuple):
     @property
     def fullest(self) -> PeakMemory:
         """The memory of the fullest rank."""
-        loop = WORK.loop(memory_kernels, "find_fullest", len(self.state))
-        return self.of(loop(*self))
+        passing = np.maximum(self.saved + self.transient, self.update)
+        total = self.state + self.weights + self.gradients + passing + self.workspace
+        return self.of(int(total.argmax()))
 
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:

@@ -79,6 +79,11 @@ _best = lru_cache(1)(Best)
 """What a worker has found so far."""
 
 
+def begin() -> None:
+    """Forget what this process found before: how much is simulated is the same each time."""
+    _best.cache_clear()
+
+
 def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
     """Simulate some configurations, those too that cannot fit."""
     return SearchResult(evaluate(problem, chosen), Counter())

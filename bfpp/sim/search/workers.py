@@ -17,9 +17,9 @@ from concurrent import futures as standard
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
@@ -27,11 +27,15 @@ from typing import Any, NamedTuple, Protocol
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import naming_lines
-from bfpp.sim.engines.loops.compiling import WORK
-from bfpp.sim.search import fork_server
 from bfpp.sim.search.safe_path import VARIABLE, safe_path
 
 LOCAL = "local"
+
+SERVER, SHARED = "forkserver", "bfpp.sim.search.evaluation"
+"""What workers are forked off, and what it imports once for all of them."""
+
+PROCESS = os.getpid()
+"""This process. What is forked off it cannot wait for its server, so starts new processes."""
 
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
@@ -58,14 +62,23 @@ class Executor(Protocol):
 @contextmanager
 def _cores(workers: int | None) -> Iterator[Executor]:
     """Processes of this machine; an interruption is for the one that they work for."""
-    module = _needed()
     with _starting():
-        fork_server.start(module)
-        pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
+        pool = ProcessPoolExecutor(workers, _context(), _begin)
     try:
         yield Cores(pool)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _context() -> BaseContext:
+    """How processes are started: forked off a server, or by the default where there is none."""
+    if SERVER not in get_all_start_methods():
+        return get_context()
+    if os.getpid() != PROCESS:
+        return get_context("spawn")
+    context = get_context(SERVER)
+    context.set_forkserver_preload([SHARED])
+    return context
 
 
 class Cores(NamedTuple):
@@ -75,7 +88,7 @@ class Cores(NamedTuple):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin some work."""
-        with _starting():
+        with _starting(), _uninterrupted():
             return self.pool.submit(naming_lines, function, *arguments)
 
 
@@ -94,15 +107,25 @@ def _starting() -> Iterator[None]:
         ) from None
 
 
-def _needed() -> str:
-    """The module that workers import first: with the compiled loops, where these pay."""
-    return fork_server.LOOPS if WORK.pays else "bfpp.sim.search.evaluation"
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Block interruptions here, and for good in processes that are started meanwhile.
+
+    In their imports they would be interrupted before any code of ours runs in them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(module: str) -> None:
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
-    import_module(module)
 
 
 def _end_with(other: BaseProcess) -> None:
@@ -129,20 +152,14 @@ class Here:
         return Deferred(partial(function, *arguments))
 
 
-class Elsewhere:
-    """An executor whose processes are not forked off ours: each imports what it needs."""
+class Elsewhere(NamedTuple):
+    """An executor whose processes are not ours to start."""
 
-    def __init__(self, executor: Executor) -> None:
-        self.executor, self.module = executor, _needed()
+    executor: Executor
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Begin some work, in a process that may have just begun."""
-        return self.executor.submit(_with_module, self.module, function, *arguments)
-
-
-def _with_module(module: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    import_module(module)
-    return naming_lines(function, *arguments)
+        """Begin some work."""
+        return self.executor.submit(naming_lines, function, *arguments)
 
 
 class QueuedJob:

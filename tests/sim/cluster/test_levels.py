@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bfpp.core.prices import find_loads
 from bfpp.schedules import (
     Communication,
     Degrees,
@@ -30,7 +31,6 @@ from bfpp.sim.costs.communication.collectives import collective_seconds, options
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines import compiled_engine, simpy_engine
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.engines.loops.link_kernels import find_loads
 from bfpp.sim.models.model import Transformer, load_model
 from bfpp.sim.operators.operators import Collective, Way
 from tests.helpers import ROOT
@@ -140,18 +140,19 @@ def test_the_library_takes_the_least_time_of_what_it_has(cluster, way, size, mem
     for name in cluster.algorithms:
         alone = replace(cluster, algorithms=(name,))
         assert found <= collective_seconds(Collective(way, size), place, alone)
-    ends, ports = np.zeros((2, 1), dtype=int), np.zeros((len(cluster.levels) + 1, 1, 1), dtype=int)
-    latency, moving = np.zeros((2, 1))
+    ends = np.zeros((2, 1), dtype=np.int32)
+    ports = np.zeros((len(cluster.levels) + 1, 1, 1), dtype=np.int32)
+    latency, moving = np.empty((2, 1))
     find_loads(
         np.array([[size]]),
-        np.array([[1]]),
+        np.array([[1]], dtype=np.int32),
         options_at(cluster, way, GroupPlace.of(1, 1, cluster.levels), place),
         np.ones(len(cluster.levels)),
         ends,
         (ports, ports),
         latency,
         moving,
-        np.empty((1, 2)),
+        np.empty((1, 2), dtype=np.int32),
     )
     assert latency + moving == pytest.approx(found)
 

@@ -30,8 +30,6 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.activations import activations_of_units
 from bfpp.sim.costs.units.offloading import least_passes, offloaded_bytes
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.engines.loops import memory_kernels
-from bfpp.sim.engines.loops.compiling import WORK, CompileBudget, compiled
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.memory.device_memory import memories_of, rank_memories
 from bfpp.sim.memory.host_memory import host_memory, node_memory
@@ -258,20 +256,6 @@ def test_no_more_is_moved_of_modules_than_is_kept(recompute):
     ):
         passing = held.on_device(graph).only([PARTS["saved"], PARTS["transient"]])
         assert passing.total.max() == pytest.approx(peak.saved + peak.transient)
-
-
-def test_peaks_are_those_of_the_compiled_loop(monkeypatch: pytest.MonkeyPatch):
-    plain = {
-        schedule: memories_of(chosen.graph(), chosen.require_physical())
-        for schedule in SCHEDULES
-        for chosen in [experiment(schedule, offload_ahead=2)]
-    }
-    monkeypatch.setattr(CompileBudget, "pays", True)
-    assert WORK.loop(memory_kernels, "find_peaks", 0) is compiled(memory_kernels).find_peaks
-    for schedule, expected in plain.items():
-        chosen = experiment(schedule, offload_ahead=2)
-        found = memories_of(chosen.graph(), chosen.require_physical())
-        np.testing.assert_array_equal(np.array(found), np.array(expected))
 
 
 def test_a_faster_link_is_a_what_if():

@@ -8,30 +8,31 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
+from multiprocessing import get_all_start_methods
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
-from bfpp.api.workers import Workers
+from bfpp.api.workers import PASSES, WORTH, Workers
 from bfpp.command_line import main
 from bfpp.options.experiment_file import read_experiment
 from bfpp.reports.search.results import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.software_profiles import CURRENT
-from bfpp.sim.engines.loops.blas import THREADS
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search import evaluation, pruning
 from bfpp.sim.search.evaluation import evaluate, nearest_of
 from bfpp.sim.search.outcomes import nearest, outcome_of, pareto, ranked
 from bfpp.sim.search.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
 from bfpp.sim.search.search import Problem, configurations
-from bfpp.sim.search.workers import Here, JobQueue, as_completed, executor
+from bfpp.sim.search.workers import SERVER, Here, JobQueue, as_completed, executor
+from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.timeline.units import GIGABYTE
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
@@ -152,7 +153,7 @@ def test_the_best_are_found_without_the_others(top, memory):
     chosen = configurations(problem)
     every = {each.configuration: each for each in evaluate(problem, chosen)}
     best_first = ranked(every.values())
-    pruning._best.cache_clear()
+    pruning.begin()
     found = evaluate_best(problem, most_promising_first(problem, chosen), top)
     assert ranked(found.outcomes)[:top] == best_first[:top]
     assert pareto(ranked(found.outcomes)) == pareto(best_first)
@@ -217,101 +218,86 @@ def test_workers_are_not_interrupted_even_while_they_begin():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@pytest.mark.parametrize("forked", [False, True])
-@pytest.mark.parametrize("children", ["SIG_DFL", "SIG_IGN"])
-def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(children, forked, tmp_path):
-    """Whoever started the command may ignore SIGCHLD: nobody is left to wait for then."""
-    (tmp_path / "slow.py").write_text(
-        "import sys, time\nprint('fractions' in sys.modules, flush=True)\ntime.sleep(3600)\n"
-    )
-    script = (
-        f"import fractions, signal\nsignal.signal(signal.SIGCHLD, signal.{children})\n"
-        "from bfpp.sim.search import fork_server\n"
-        f"fork_server.start('slow', forked={forked})\ninput()\n"
-        "fork_server.stop()\nfork_server.stop()"
-    )
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    main = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert main.stdout is not None
-    assert main.stdout.readline() == f"{forked}\n".encode()
-    assert main.communicate(b"\n", timeout=60) == (b"", b"")
+FORKS = """\
+import os
+from bfpp.sim.search.workers import executor
+
+def work():
+    with executor("local", 1) as workers:
+        print(workers.submit(abs, -1).result(), flush=True)
+
+if __name__ == "__main__":
+    work()
+    child = os.fork()
+    work()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+"""
 
 
-def test_a_server_that_is_forked_works_and_ends_with_the_process_that_it_is_forked_off(tmp_path):
-    """It has none of its files, but standard output, which is at its end once all are gone."""
-    script = (
-        "import os\nfrom bfpp.sim.search import fork_server\n"
-        "from bfpp.sim.search.workers import executor\n"
-        "if __name__ == '__main__':\n"
-        "    fork_server.start('errno', forked=True)\n"
-        "    with executor('local', 1) as workers:\n"
-        "        print(workers.submit(abs, -1).result(), flush=True)\n"
-        "        os.kill(os.getpid(), 9)\n"
-    )
-    (tmp_path / "searches.py").write_text(script)
+def test_a_process_that_is_forked_has_workers_of_its_own(tmp_path):
+    """As in a pool of someone else's whose work is searches."""
+    (tmp_path / "forks.py").write_text(FORKS)
     done = subprocess.run(
-        [sys.executable, tmp_path / "searches.py"],
+        [sys.executable, tmp_path / "forks.py"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # of semaphores that a killed process has left
+        capture_output=True,
         timeout=60,
     )
-    assert done.stdout == b"1\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n" * 3, b"")
 
 
-def test_a_process_that_is_forked_has_a_server_of_its_own():
-    """As in a pool of someone else's whose work is searches."""
-    script = (
-        "import os\nfrom bfpp.sim.search import fork_server\n"
-        "fork_server.start('errno')\nchild = os.fork()\nfork_server.start('errno')\n"
-        "if child: assert os.waitpid(child, 0)[1] == 0\n"
-        "fork_server.stop()"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_what_a_library_user_forks_off_the_server_has_all_threads():
-    """The server outlives the search that started it."""
-    script = (
-        "import os\nfrom multiprocessing import get_context\n"
-        "from bfpp.sim.search import fork_server\n"
-        "fork_server.start('errno')\n"
-        "process = get_context(fork_server.METHOD).Process(\n"
-        f"    target=os.system, args=('echo threads=${THREADS}',))\n"
-        "process.start()\nprocess.join()\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop(THREADS, None)
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"threads=\n", b"")
+def test_all_is_imported_before_workers_are_forked():
+    """So that each begins at once, and they share what is imported."""
+    with executor("local", 2) as workers:
+        found = workers.submit(eval, "'bfpp.sim.search.evaluation' in __import__('sys').modules")
+        assert found.result() is (SERVER in get_all_start_methods())
 
 
 def test_no_place_for_what_workers_need_is_one_line(monkeypatch):
-    def start(_):
-        raise OSError("AF_UNIX path too long")
+    def begin(*_):
+        raise OSError("No space left on device")
 
-    monkeypatch.setattr("bfpp.sim.search.fork_server.start", start)
+    monkeypatch.setattr("bfpp.sim.search.workers.ProcessPoolExecutor", begin)
     with (
-        pytest.raises(InvalidConfiguration, match="workers: cannot be started: AF_UNIX path"),
+        pytest.raises(InvalidConfiguration, match="workers: cannot be started: No space left"),
         executor("local", 1),
     ):
         pass
 
 
+INTERRUPTED_SEARCH = (
+    "search", "--model", "bert-52b", "--cluster", "dgx1-v100", "--gpus", "64", "--batch", "512",
+    "--workers", "2", "--json", "--journal", "found",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(os.name != "posix", reason="interrupts a group of processes")
+def test_an_interrupted_search_ends_in_what_it_has_found(tmp_path):
+    """Ctrl-C goes to all processes of a terminal: workers finish what they do, and say nothing.
+
+    Standard output is at its end once all are gone.
+    """
+    main = subprocess.Popen(
+        [sys.executable, "-P", "-m", "bfpp", *INTERRUPTED_SEARCH],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    journal = tmp_path / "found"
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
+        assert main.poll() is None
+        time.sleep(0.01)
+    os.killpg(main.pid, signal.SIGINT)
+    out, err = main.communicate(timeout=60)
+    assert (main.returncode, err) == (INTERRUPTED, b"")
+    assert 0 < json.loads(out)["simulated"] < json.loads(out)["tried"]
+
+
 def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(monkeypatch):
-    begun, work = [], SimpleNamespace(pays=False)
+    begun = []
 
     @contextmanager
     def recorded(*given):
@@ -320,11 +306,12 @@ def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(m
         begun.append("ended")
 
     monkeypatch.setattr("bfpp.api.workers.executor", recorded)
-    monkeypatch.setattr("bfpp.api.workers.WORK", work)
     with Workers("local", 3) as workers:
         assert workers.submit(abs, -1).result() == 1
+        workers.expect(WORTH - 1, PASSES - 1)
+        assert workers.submit(abs, -1).result() == 1
         assert begun == []
-        work.pays = True
+        workers.expect(0, PASSES)
         assert [workers.submit(abs, -number).result() for number in range(2)] == [0, 1]
         assert begun == [("local", 3)]
         workers.end()
@@ -337,6 +324,7 @@ def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(m
     ("failure", "reason"),
     [
         (OSError(24, "Too many open files"), "cannot be started: .* Too many open files"),
+        (OSError("AF_UNIX path too long"), "cannot be started: AF_UNIX path"),
         (EOFError("unexpected EOF"), "a worker was killed from outside"),
         (ConnectionResetError(), "a worker was killed from outside"),
     ],
@@ -485,7 +473,6 @@ def test_what_a_journal_has_excludes_what_it_excluded(command, capsys):
     words = [*command, "--batch", "8", "--workers", "1", "--top", "2", "--journal", "j", "--json"]
     reports = []
     for _ in range(2):
-        pruning._best.cache_clear()  # as in a process of its own
         assert main(words) == 0
         reports.append(json.loads(capsys.readouterr().out))
     once, again = reports

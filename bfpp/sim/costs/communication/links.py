@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bfpp.core.prices import find_loads, hand_over
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.graph.task_kinds import SomeKinds
 from bfpp.schedules.operations.operations import OPERATIONS, Operation, transfers
 from bfpp.sim.caching import once
@@ -45,8 +46,6 @@ from bfpp.sim.cluster.software_profiles import Implementation
 from bfpp.sim.costs.communication.collectives import collective_seconds, options_at
 from bfpp.sim.costs.communication.routes import Routes
 from bfpp.sim.engines.cost_model import Costs, Load
-from bfpp.sim.engines.loops import cost_kernels, link_kernels
-from bfpp.sim.engines.loops.compiling import WORK
 from bfpp.sim.models.unit_layers import Matrix
 from bfpp.sim.operators.operators import Collective, Way
 
@@ -150,9 +149,9 @@ class Links:
         Each row has the number of the `place` where those of a task are.
         """
         routes, tasks = self.routes, sizes.shape[1]
-        latency, moved = np.zeros((2, tasks))
-        ports = np.full((tasks, routes.width), NONE, dtype=np.int32)
-        WORK.loop(link_kernels, "find_loads", tasks)(
+        latency, moved = np.empty((2, tasks))
+        ports = np.empty((tasks, routes.width), dtype=np.int32)
+        find_loads(
             sizes,
             place,
             options_at(routes.cluster, way, *places),
@@ -178,7 +177,7 @@ class Links:
         beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
         slowdowns = _slowdowns(implementation, len(OPERATIONS))
         received, sent = slowdowns.take(kinds.operation, axis=1) * overlap
-        WORK.loop(cost_kernels, "hand_over", len(received))(
+        hand_over(
             kinds.is_transfer,
             implementation.blocking_transfers and overlap,
             collecting_seconds(routes.cluster, routes.placement.degrees.tp, gathered),

@@ -1,0 +1,38 @@
+"""Peaks of memory: what passes keep, by the order of each rank's compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.core.library import function
+
+Integers = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+Sizes = npt.NDArray[np.float64]
+
+
+def find_peaks(
+    tasks: tuple[Integers, Integers, Integers, Integers, Integers],
+    rules: tuple[int, int],
+    of_operations: Flags,
+    bytes_of_units: tuple[Sizes, Sizes, Sizes, Sizes, Sizes],
+    most_saved: Sizes,
+    most_transient: Sizes,
+) -> None:
+    """Fill, for each rank, what is saved and what is transient when both need most.
+
+    `tasks` are columns of a graph: operation, rank, unit, micro-batch and block. `of_operations`
+    says of each operation whether it is a compute step, and whether it begins or ends what is
+    saved, what halves keep, and what is offloaded. `bytes_of_units` are what passes of each save,
+    keep between halves, restore by a layer, need for a while, and offload. `rules` are the slices
+    of a micro-batch, and how many more offloads have begun when one has surely ended.
+    """
+    operation, *_ = tasks
+    saved, *_ = bytes_of_units
+    function("find_peaks")(
+        len(operation), len(most_saved), len(saved), of_operations.shape[1], *rules,
+        *tasks, of_operations, *bytes_of_units, most_saved, most_transient,
+    )  # fmt: skip

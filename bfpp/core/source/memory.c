@@ -1,0 +1,183 @@
+/* Peaks of memory; the reference is `bfpp/sim/memory/memory_over_time.py`, which has every moment.
+ */
+#include "memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What `of_operation` says of each operation: one row each. */
+enum { COMPUTES, SAVES, ENDS_SAVED, HALVES, ENDS_HALVED, OFFLOADS, RELOADS, FLAGS };
+
+/* A pass, of a micro-batch in a unit; none if the unit is negative. */
+struct pass {
+    int32_t unit, microbatch;
+};
+
+static const struct pass NO_PASS = {-1, -1};
+
+static bool same(struct pass one, struct pass other)
+{
+    return one.unit == other.unit && one.microbatch == other.microbatch;
+}
+
+/* Bytes of each unit, as columns. */
+struct sizes {
+    const double *saved, *halved, *restored_layer, *transient, *offloaded;
+};
+
+/* A rank in the course of its compute.
+ *
+ * `leaving` are the last few offloads, in a ring; `gone` is the one whose memory is free from the
+ * next compute step on.
+ */
+struct rank {
+    double alive, pending, needed, most, most_saved, most_transient;
+    int64_t turn;
+    struct pass gone, *leaving;
+};
+
+/* Take a moment into account, in which a rank may need most; `beside` is transient, too. */
+static void compare(struct rank *here, double saved, double transient, double beside)
+{
+    double total = saved + transient + beside;
+    if (total > here->most) {
+        here->most = total;
+        here->most_saved = saved;
+        here->most_transient = transient + beside;
+    }
+}
+
+/* Begin to offload a pass: the one that began `ahead` offloads before has left. */
+static void offload(struct rank *here, struct pass own, int64_t ahead, const double *offloaded)
+{
+    struct pass *slot = &here->leaving[here->turn++ % ahead];
+    if (slot->unit >= 0) {
+        here->alive -= offloaded[slot->unit];
+        here->gone = *slot;
+    }
+    *slot = own;
+}
+
+/* Reload a pass, if it has left. */
+static void reload(struct rank *here, struct pass own, int64_t ahead, const double *offloaded)
+{
+    bool stays = false;
+    for (int64_t slot = 0; slot < ahead; slot++)
+        if (same(here->leaving[slot], own)) {
+            here->leaving[slot].unit = -1;
+            stays = true;
+        }
+    if (!stays)
+        here->alive += offloaded[own.unit];
+    if (same(here->gone, own))
+        here->gone = NO_PASS;
+}
+
+/* Compute a step, `in_block` with the one before it; `is` has the flags of its operation. */
+static void compute(
+    struct rank *here, int32_t unit, bool in_block, const bool is[FLAGS], const struct sizes *of)
+{
+    if (here->gone.unit >= 0) {
+        double kept = here->alive + fmax(here->pending, 0.0);
+        compare(here, kept + of->offloaded[here->gone.unit], 0.0, 0.0);
+        here->gone = NO_PASS;
+    }
+    if (is[SAVES])
+        here->alive += of->saved[unit];
+    if (is[HALVES])
+        here->pending += of->halved[unit];
+    /* Rounding may leave a little of what has ended. */
+    double kept = here->alive + fmax(here->pending - of->restored_layer[unit], 0.0);
+    double beside = in_block ? here->needed : 0.0;
+    here->needed = of->transient[unit];
+    compare(here, kept, of->transient[unit], beside);
+    if (is[ENDS_SAVED])
+        here->alive -= of->saved[unit];
+    if (is[ENDS_HALVED])
+        here->pending -= of->halved[unit];
+}
+
+/* Ranks that hold nothing yet, with rings of `ahead` offloads; NULL without memory for them. */
+static struct rank *begin_ranks(int64_t ranks, int64_t ahead, struct pass **rings)
+{
+    struct rank *begun = malloc((size_t)(ranks + 1) * sizeof *begun);
+    *rings = malloc((size_t)(ranks * ahead + 1) * sizeof **rings);
+    if (!begun || !*rings) {
+        free(begun);
+        return NULL;
+    }
+    for (int64_t slot = 0; slot < ranks * ahead; slot++)
+        (*rings)[slot] = NO_PASS;
+    for (int64_t nth = 0; nth < ranks; nth++)
+        begun[nth] =
+            (struct rank){.most = -1.0, .gone = NO_PASS, .leaving = *rings + nth * ahead};
+    return begun;
+}
+
+/* Whether all tasks have operations and ranks that there are. */
+static bool are_in_range(
+    int64_t tasks, int64_t operations, int64_t ranks, const int8_t *operation, const int32_t *rank)
+{
+    for (int64_t task = 0; task < tasks; task++)
+        if (operation[task] < 0 || operation[task] >= operations || rank[task] < 0 ||
+            rank[task] >= ranks)
+            return false;
+    return true;
+}
+
+/* Fill, for each rank, what is saved and what is transient when both need most.
+ *
+ * The tasks are columns of a graph or of compute steps alone. `of_operation` says of each operation
+ * whether it is a compute step, and whether it begins or ends what is saved, what halves keep, and
+ * what is offloaded. An offload has surely ended when `ahead` more have begun. Its memory is free
+ * from the rank's next compute step on: reloads before that allocate beside it. Without a backward
+ * pass nothing is saved. Micro-batches are cut into `slices`.
+ */
+int64_t bfpp_find_peaks(
+    int64_t tasks, int64_t ranks, int64_t units, int64_t operations, int64_t slices, int64_t ahead,
+    const int8_t *operation, const int32_t *rank, const int32_t *unit, const int32_t *microbatch,
+    const int32_t *block, const bool *of_operation, const double *saved, const double *halved,
+    const double *restored_layer, const double *transient, const double *offloaded,
+    double *most_saved, double *most_transient)
+{
+    if (ahead < 1 || !are_in_range(tasks, operations, ranks, operation, rank))
+        return MALFORMED;
+    if (ahead > tasks)
+        ahead = tasks;
+    bool trains = false;
+    for (int64_t task = 0; task < tasks && !trains; task++)
+        trains = of_operation[ENDS_SAVED * operations + operation[task]];
+    const struct sizes of = {saved, halved, restored_layer, transient, offloaded};
+    int64_t result = 0;
+    struct pass *rings;
+    struct rank *all = begin_ranks(ranks, ahead, &rings);
+    if (!all)
+        result = OUT_OF_MEMORY;
+    for (int64_t task = 0; task < tasks && !result; task++) {
+        bool is[FLAGS];
+        for (int64_t flag = 0; flag < FLAGS; flag++)
+            is[flag] = of_operation[flag * operations + operation[task]];
+        if (!is[COMPUTES] && !is[OFFLOADS] && !is[RELOADS])
+            continue;
+        struct pass own = {unit[task], microbatch[task]};
+        if (own.unit < 0 || own.unit >= units) {
+            result = MALFORMED;
+            break;
+        }
+        is[SAVES] &= trains;
+        struct rank *here = &all[rank[task]];
+        if (is[OFFLOADS])
+            offload(here, own, ahead, offloaded);
+        if (is[RELOADS])
+            reload(here, own, ahead, offloaded);
+        if (is[COMPUTES])
+            compute(here, own.unit, block[task] >= 0 && block[task] != task, is, &of);
+    }
+    for (int64_t nth = 0; nth < ranks && !result; nth++) {
+        most_saved[nth] = all[nth].most_saved / (double)slices;
+        most_transient[nth] = all[nth].most_transient / (double)slices;
+    }
+    free(rings);
+    free(all);
+    return result;
+}
