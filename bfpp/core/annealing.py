@@ -1,4 +1,4 @@
-"""How long words of passes take, and shorter ones by simulated annealing."""
+"""Durations of words of passes, and shorter words by simulated annealing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 def replay_words(problem: ProblemArrays, words: Codes, lengths: Lengths, start: Seconds) -> float:
-    """How long words take, infinite where they cannot run; fills when each pass starts.
+    """Durations of words, infinite where they cannot run; fills when each pass starts.
 
     `words` has a row for each rank, of which as many are passes as `lengths` says.
     """
@@ -30,7 +30,7 @@ def anneal(
     cold: float,
     seed: int,
 ) -> float:
-    """How long the best words take that are found; they are left in `words`.
+    """Duration of the best words, which are left in `words`.
 
     Each of the steps moves a pass of the critical path along its rank's word, within the limits.
     What is slower is kept with a chance that falls with the temperature, in seconds, from `hot` to

@@ -1,4 +1,4 @@
-"""What is asked of every task graph: followers, kinds of tasks, flags."""
+"""Followers, kinds and flags of the tasks of a graph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def followers(
     dependency_start: Integers,
     dependency: Integers,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Where those begin that wait for each task, and all of these.
+    """The tasks that wait for each task: where each one's begin, and all of these.
 
     Its dependents are listed, and then the next tasks on its lanes.
     """

@@ -115,7 +115,7 @@ def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
 
 @cache
 def _converter(constant: bool, kind: str, optional: bool, name: str, length: str | None) -> Any:
-    """What turns an argument into what C takes; raises `TypeError` where it is another."""
+    """The type that turns an argument into an address; raises `TypeError` for another array."""
     if length is None:
         return NUMBERS[kind]
     element = np.dtype(ELEMENTS[kind])

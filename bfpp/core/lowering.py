@@ -40,7 +40,7 @@ class StepColumns(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Where units are: their ranks, their numbers there, and the ranks that share stages.
+    """Places of units: their ranks, their numbers there, and the ranks that share stages.
 
     `ends` are the two ranks, at most, of the first and the last unit; -1 is for none.
     """
@@ -70,7 +70,7 @@ class MadeTables(NamedTuple):
 
     @property
     def phases(self) -> int:
-        """How many phases a round has."""
+        """Number of phases of a round."""
         return int(self.phase.max()) + 1
 
 

@@ -14,7 +14,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 class Stretch(NamedTuple):
-    """Where the times of a step may repeat: from when, until when, how soon and how exactly."""
+    """A stretch of a step whose times may repeat: begin, end, period and tolerance."""
 
     begin: float
     until: float
@@ -51,7 +51,7 @@ def repeats(
     end: Seconds,
     stretch: Stretch,
 ) -> bool:
-    """Whether all that starts within a stretch starts and ends again a period later, up to its end.
+    """True if all that starts in a stretch starts and ends again a period later, up to its end.
 
     And whether nothing under way in the last period, or that a task waits for in it, began before.
     """

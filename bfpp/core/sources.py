@@ -1,4 +1,4 @@
-"""Where the core's sources and its library are. `setup.py` runs this file, before any package."""
+"""Paths of the core's sources and its library. `setup.py` runs this file, before any package."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bfpp.__main__ import THREADS, TRAINS, main
 from bfpp.command_line import FAULT
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.graph_json import MalformedGraph
-from bfpp.terminal.command_table import COMMANDS, all_commands, module_of
+from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.formats.timeline_json import MalformedTimeline
 

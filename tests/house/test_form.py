@@ -13,9 +13,6 @@ from tests.helpers import ROOT
 
 LINES, FUNCTION, MODULES = 400, 60, 14
 
-COMPILED = re.compile(r"/loops/|/search/workers")
-"""Compiled loops, which are as long as what they compute, and the workers that share them."""
-
 FLAT = {"bfpp/commands"}
 """Folders with a module for each thing of one kind: a command."""
 
@@ -24,11 +21,9 @@ CLAUSE = re.compile(r"(What|That|Whether|Who|Where|How)\b")
 
 
 def modules(root: Path) -> Iterator[tuple[str, str]]:
-    """Paths and texts of a product's modules, but those of compiled loops."""
+    """Paths and texts of a product's modules."""
     for path in sorted((root / "bfpp").rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if not COMPILED.search(name):
-            yield name, path.read_text(encoding="utf-8")
+        yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
 
 
 def too_long(root: Path) -> list[str]:
@@ -48,9 +43,7 @@ def too_full(root: Path) -> list[str]:
     return sorted(
         name
         for name, path in names.items()
-        if len({*path.glob("*.py")} - {path / "__init__.py"}) > MODULES
-        and name not in FLAT
-        and not COMPILED.search(f"{name}/")
+        if len({*path.glob("*.py")} - {path / "__init__.py"}) > MODULES and name not in FLAT
     )
 
 

@@ -46,10 +46,10 @@ class Future(Protocol):
     """Work under way."""
 
     def done(self) -> bool:
-        """Whether the work has ended."""
+        """True once the work has ended."""
 
     def result(self) -> Any:
-        """What the work returned; raises what it raised."""
+        """The work's result; raises what it raised."""
 
 
 class Executor(Protocol):
@@ -71,7 +71,7 @@ def _cores(workers: int | None) -> Iterator[Executor]:
 
 
 def _context() -> BaseContext:
-    """How processes are started: forked off a server, or by the default where there is none."""
+    """The context that starts processes: a fork server, or the default where there is none."""
     if SERVER not in get_all_start_methods():
         return get_context()
     if os.getpid() != PROCESS:
@@ -170,14 +170,14 @@ class QueuedJob:
         self.future: Future | None = None
 
     def done(self) -> bool:
-        """Whether it has ended, which makes room for another."""
+        """True once it has ended, which makes room for another."""
         if self.future is None or not self.future.done():
             return False
         self.queue.leave(self)
         return True
 
     def result(self) -> Any:
-        """What it returned, once it has ended."""
+        """Its result, once it has ended."""
         while (future := self.future) is None or not self.done():
             time.sleep(POLL_SECONDS)
             for each in list(self.queue.running):

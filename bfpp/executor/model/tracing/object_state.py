@@ -76,7 +76,7 @@ def _is_users(module: str | None) -> bool:
 
 
 def _own_classes(kind: type) -> Iterator[Mapping[str, Any]]:
-    """What a class and its bases hold, of those that the user wrote."""
+    """Attributes of a class and its bases, of those that the user wrote."""
     for each in kind.__mro__:
         if _is_users(each.__module__):
             yield vars(each)

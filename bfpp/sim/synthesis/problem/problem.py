@@ -108,7 +108,7 @@ class OrderingProblem:
         )
 
     def _channel(self) -> npt.NDArray[np.int32]:
-        """Where the outputs of forward and backward passes are sent: one number for each pair."""
+        """Channels of the outputs of forward and backward passes: one number for each pair."""
         rank, pp = self.layout.rank_of_stage.astype(np.int64), self.layout.pp
         pair = np.full(self.transfers.shape, NONE)
         pair[0, :-1] = rank[:-1] * pp + rank[1:]
