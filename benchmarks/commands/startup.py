@@ -21,7 +21,7 @@ COMMAND = (
     "--json",
 )
 BFPP = ["-m", "bfpp", *COMMAND]
-HEAVY = ("networkx", "numba", "plotly", "scipy", "simpy", "torch")
+HEAVY = ("networkx", "plotly", "scipy", "simpy", "torch")
 SHOWN = 12
 RUNS = 11
 
@@ -57,7 +57,7 @@ def run() -> Results:
     heavy = [name for name in HEAVY if name in loaded]
     return Results(
         "Startup: whole processes, and the slowest imports (with what they import)",
-        "numba, plotly and networkx not loaded",
+        "plotly and networkx not loaded",
         rows,
         [f"Medians of {RUNS}, in turn. Heavy packages loaded: {', '.join(heavy) or 'none'}."],
     )

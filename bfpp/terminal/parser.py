@@ -8,6 +8,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -58,7 +59,8 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Print the message on standard error, and exit."""
         if message:
-            self._print_message(message, sys.stderr)
+            with suppress(AttributeError, OSError):  # nobody reads it
+                sys.stderr.write(message)
         raise ParserExit(status)
 
     def error(self, message: str) -> NoReturn:

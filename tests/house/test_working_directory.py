@@ -14,8 +14,8 @@ from bfpp.sim.search.workers import executor
 from tests.helpers.listening import beyond_loopback
 
 TRAPS = (
-    "dask", "distributed", "llvmlite", "multiprocessing", "numba", "numpy", "opt_einsum", "signal",
-    "sitecustomize", "submitit", "torch", "tqdm", "triton", "usercustomize", "yaml",
+    "dask", "distributed", "multiprocessing", "numpy", "opt_einsum", "signal", "sitecustomize",
+    "submitit", "torch", "tqdm", "triton", "usercustomize", "yaml",
 )  # fmt: skip
 """Modules that some process of ours imports, or tries to."""
 

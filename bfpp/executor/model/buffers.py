@@ -39,14 +39,12 @@ class BufferPlace(NamedTuple):
     def value(self) -> Tensor:
         """The buffer, as it is now."""
         module, key = self.uses[0]
-        found = module._buffers[key]
-        assert found is not None  # noqa: S101
-        return found
+        return module.get_buffer(key)
 
     def put(self, value: Tensor) -> None:
         """Let another tensor be the buffer: one that autograd has seen is not written to."""
         for module, key in self.uses:
-            module._buffers[key] = value
+            setattr(module, key, value)
 
 
 class MovingBuffers:

@@ -19,12 +19,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import simpy
-from simpy.events import EventPriority
 
 from bfpp.schedules.columns import NONE, Integers, Seconds
-
-AFTERWARDS = EventPriority(2)
-"""The priority of what SimPy does when all else of an instant is done (its own are 0 and 1)."""
 
 
 @dataclass(eq=False)
@@ -37,15 +33,6 @@ class Flow:
     arrived: simpy.Event
     rate: float = 0.0
     changes: int = 0
-
-
-class _Afterwards(simpy.Event):
-    """The event after all others of this instant."""
-
-    def __init__(self, environment: simpy.Environment) -> None:
-        super().__init__(environment)
-        self._ok, self._value = True, None
-        environment.schedule(self, AFTERWARDS)
 
 
 class Ports:
@@ -70,11 +57,13 @@ class Ports:
         """Let rates change when all others of now have begun or ended."""
         if not self._changed:
             self._changed = True
-            _Afterwards(self._environment).callbacks.append(lambda _: self._share())
+            self._environment.process(self._share())
 
-    def _share(self) -> None:
-        self._changed = False
+    def _share(self) -> Generator[simpy.Event, object, None]:
         now = self._environment.now
+        while self._environment.peek() == now:  # others are to happen at this instant
+            yield self._environment.timeout(0)
+        self._changed = False
         rates = max_min_rates([flow.ports for flow in self._flows], self._bandwidth)
         for flow, rate in zip(self._flows, rates, strict=True):
             if rate != flow.rate:

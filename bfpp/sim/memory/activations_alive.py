@@ -122,11 +122,13 @@ def peak_passing(
     units = activations_of_units(physical, layout)
     ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
     found = Passing(*np.empty((2, layout.pp)))
-    stages = steps.rank, steps.unit, steps.microbatch, steps.block
     find_peaks(
         (
             np.ascontiguousarray(steps.operation, np.int8),
-            *(np.ascontiguousarray(each, np.int32) for each in stages),
+            np.ascontiguousarray(steps.rank, np.int32),
+            np.ascontiguousarray(steps.unit, np.int32),
+            np.ascontiguousarray(steps.microbatch, np.int32),
+            np.ascontiguousarray(steps.block, np.int32),
         ),
         (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
