@@ -99,7 +99,7 @@ Parameter = tuple[bool, str, bool, str, str | None]
 @cache
 def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     """Symbol and parameters of each function, by its name."""
-    text = "".join(path.read_text() for path in sorted(SOURCE.glob("*.h")))
+    text = "".join(path.read_text() for path in sorted(SOURCE.rglob("*.h")))
     found = {}
     for symbol, name, listed in DECLARATION.findall(text):
         parameters = []

@@ -15,6 +15,6 @@ LIBRARY = FOLDER / f"libbfpp{SUFFIX}"
 def source_hash() -> str:
     """Hash of all sources, which the library carries."""
     total = sha256()
-    for path in sorted(SOURCE.glob("*.[ch]")):
+    for path in sorted(SOURCE.rglob("*.[ch]")):
         total.update(path.name.encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return total.hexdigest()[:16]

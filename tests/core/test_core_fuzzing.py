@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from bfpp.core.annealing import anneal
+from bfpp.core.synthesis.annealing import anneal
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.synthesis import synthesize

@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 
 def program() -> str:
     """The source: a function for each of the core's, which reads a call, and makes it."""
-    headers = (f'#include "{path.name}"\n' for path in sorted(SOURCE.glob("*.h")))
+    headers = (f'#include "{path.relative_to(SOURCE)}"\n' for path in sorted(SOURCE.rglob("*.h")))
     functions = (caller(name, *declaration) for name, declaration in declared().items())
     table = "".join(f"call_{name}, " for name in declared())
     return "".join(

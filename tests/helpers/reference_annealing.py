@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.core.ordering_problem import ProblemArrays
+from bfpp.core.synthesis.ordering_problem import ProblemArrays
 
 Words = list[list[int]]
 Place = tuple[int, int]

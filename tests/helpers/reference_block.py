@@ -6,7 +6,7 @@ from math import exp, floor, inf
 
 import numpy as np
 
-from bfpp.core.ordering_problem import ProblemArrays
+from bfpp.core.synthesis.ordering_problem import ProblemArrays
 from tests.helpers.reference_annealing import needed_by
 
 Starts = dict[int, float]

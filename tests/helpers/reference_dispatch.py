@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.core.ordering_problem import ProblemArrays
+from bfpp.core.synthesis.ordering_problem import ProblemArrays
 from tests.helpers.reference_annealing import Place, Words, busy, kept_by, needed_by
 
 Numbers = npt.NDArray[np.float64]

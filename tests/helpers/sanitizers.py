@@ -35,7 +35,7 @@ def build(target: Path, sanitizers: str, *more: str) -> None:
     if subprocess.run(command, capture_output=True).returncode or subprocess.run(trial).returncode:
         pytest.skip(f"{compiler()} has no sanitizers for {sanitizers}")
     flags += [f'-DSOURCE_HASH="{source_hash()}"', "-I", str(SOURCE), *more]
-    sources = map(str, sorted(SOURCE.glob("*.c")))
+    sources = map(str, sorted(SOURCE.rglob("*.c")))
     subprocess.run([compiler(), *flags, *sources, "-o", str(target), "-lm"], check=True)
 
 

@@ -184,7 +184,7 @@ def test_what_comes_too_late_cannot_await(added: ModuleType) -> None:
 
 
 def test_the_core_names_kinds_and_scopes_alike() -> None:
-    header = (SOURCE / "lowering.h").read_text()
+    header = (SOURCE / "lowering" / "lowering.h").read_text()
     made = findall(r"MADE_(\w+)", search(r"enum \{\s*MADE_.*?\}", header, DOTALL)[0])
     assert made == [each.name for each in Made]
     scopes = findall(r"SCOPE_(\w+)", search(r"enum \{\s*SCOPE_.*?\}", header, DOTALL)[0])

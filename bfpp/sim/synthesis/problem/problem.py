@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.core.ordering_problem import ProblemArrays
+from bfpp.core.synthesis.ordering_problem import ProblemArrays
 from bfpp.schedules import Layout, Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.schedules.orders.steps import STEP, Order

@@ -15,9 +15,9 @@ from math import inf
 
 import numpy as np
 
-from bfpp.core.annealing import Lengths, anneal, replay_words
-from bfpp.core.dispatching import PACES, dispatch
-from bfpp.core.ordering_problem import Codes
+from bfpp.core.synthesis.annealing import Lengths, anneal, replay_words
+from bfpp.core.synthesis.dispatching import PACES, dispatch
+from bfpp.core.synthesis.ordering_problem import Codes
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.deadline import Deadline

@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from bfpp.core.building_blocks import place_block
+from bfpp.core.synthesis.building_blocks import place_block
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.problem.problem import OrderingProblem, Words
 from bfpp.sim.synthesis.search.annealing import replayed

@@ -2,7 +2,7 @@
 #ifndef BFPP_DISPATCHING_H
 #define BFPP_DISPATCHING_H
 
-#include "core.h"
+#include "../core.h"
 
 CORE int64_t bfpp_dispatch(
     int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,

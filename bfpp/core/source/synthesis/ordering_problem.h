@@ -12,7 +12,7 @@
 #ifndef BFPP_ORDERING_PROBLEM_H
 #define BFPP_ORDERING_PROBLEM_H
 
-#include "core.h"
+#include "../core.h"
 
 struct Problem {
     int64_t stages, ranks, kinds, microbatches;

@@ -5,7 +5,7 @@
 #ifndef BFPP_LOWERING_H
 #define BFPP_LOWERING_H
 
-#include "core.h"
+#include "../core.h"
 
 /* When the lowering makes the tasks of an operation: as `Made` of bfpp.schedules.operations.row. */
 enum {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bfpp.core.library import function
-from bfpp.core.ordering_problem import ProblemArrays, Seconds
+from bfpp.core.synthesis.ordering_problem import ProblemArrays, Seconds
 
 
 def place_block(

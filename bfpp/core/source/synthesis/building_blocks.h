@@ -2,7 +2,7 @@
 #ifndef BFPP_BUILDING_BLOCKS_H
 #define BFPP_BUILDING_BLOCKS_H
 
-#include "core.h"
+#include "../core.h"
 
 CORE int64_t bfpp_place_block(
     int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bfpp.core.library import function
-from bfpp.core.ordering_problem import Codes, ProblemArrays, Seconds
+from bfpp.core.synthesis.ordering_problem import Codes, ProblemArrays, Seconds
 
 PACES = 2
 """Numbers of a rule that say when the next forward pass of the first stage may start."""

@@ -10,7 +10,7 @@
 
 #include "ordering_problem.h"
 #include "random_draws.h"
-#include "scratch.h"
+#include "../scratch.h"
 
 /* What a pass starts after: the one before it on its rank, or what it needs. */
 enum { RANK, DATA };

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.core.building_blocks import place_block
+from bfpp.core.synthesis.building_blocks import place_block
 from bfpp.sim.synthesis.problem.problem import OrderingProblem
 from tests.core.test_annealing import SEEDS, on_two_ranks, uneven
 from tests.helpers import reference_block as reference

@@ -9,7 +9,7 @@
 
 #include "ordering_problem.h"
 #include "random_draws.h"
-#include "scratch.h"
+#include "../scratch.h"
 
 /* Of a rule: the key of each pass; the patience of each rank; what each stage's forward pass leaves
  * free of its rank's limit; and how long after one forward pass of the first stage the next may

@@ -10,7 +10,7 @@
 
 #include "ordering_problem.h"
 #include "random_draws.h"
-#include "scratch.h"
+#include "../scratch.h"
 
 /* Of a period. */
 #define TOLERANCE 1e-9

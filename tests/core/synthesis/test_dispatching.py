@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from bfpp.core.dispatching import PACES, dispatch
+from bfpp.core.synthesis.dispatching import PACES, dispatch
 from bfpp.sim.synthesis.problem.problem import OrderingProblem
 from bfpp.sim.synthesis.search.annealing import table_of
 from tests.core.test_annealing import SEEDS, on_two_ranks, uneven

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.core.library import function
-from bfpp.core.ordering_problem import Codes, ProblemArrays, Seconds
+from bfpp.core.synthesis.ordering_problem import Codes, ProblemArrays, Seconds
 
 Lengths = npt.NDArray[np.int64]
 

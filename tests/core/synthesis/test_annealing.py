@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.core.annealing import anneal, replay_words
+from bfpp.core.synthesis.annealing import anneal, replay_words
 from bfpp.schedules import Layout
 from bfpp.sim.synthesis.problem.problem import WHOLE, OrderingProblem
 from bfpp.sim.synthesis.search.annealing import search, table_of

@@ -1,0 +1,1 @@
+"""Loops of the search for an order of passes."""
