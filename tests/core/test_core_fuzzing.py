@@ -16,7 +16,7 @@ from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.synthesis import synthesize
 from bfpp.sim.synthesis.search.annealing import table_of
-from tests.core.test_annealing import on_two_ranks
+from tests.core.synthesis.test_annealing import on_two_ranks
 from tests.helpers.core_calls import declared, recording
 from tests.helpers.sanitizers import sanitized_core, sanitizing
 

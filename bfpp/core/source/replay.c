@@ -61,6 +61,8 @@ int64_t bfpp_sweep(
     const int32_t *dependency, const double *seconds, const double *size, const int32_t *ports,
     const double *bandwidth, double *start, double *end)
 {
+    if (lanes < 0 || lanes > INT32_MAX)
+        return MALFORMED;
     double *free_at = calloc((size_t)(lanes + n_ports + 1), sizeof *free_at);
     if (!free_at)
         return OUT_OF_MEMORY;

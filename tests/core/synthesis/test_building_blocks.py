@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bfpp.core.synthesis.building_blocks import place_block
 from bfpp.sim.synthesis.problem.problem import OrderingProblem
-from tests.core.test_annealing import SEEDS, on_two_ranks, uneven
+from tests.core.synthesis.test_annealing import SEEDS, on_two_ranks, uneven
 from tests.helpers import reference_block as reference
 from tests.sim.synthesis.test_synthesis import SOME
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from bfpp.core.synthesis.dispatching import PACES, dispatch
 from bfpp.sim.synthesis.problem.problem import OrderingProblem
 from bfpp.sim.synthesis.search.annealing import table_of
-from tests.core.test_annealing import SEEDS, on_two_ranks, uneven
+from tests.core.synthesis.test_annealing import SEEDS, on_two_ranks, uneven
 from tests.helpers.reference_dispatch import best_dispatch
 from tests.sim.synthesis.test_synthesis import SOME
 
