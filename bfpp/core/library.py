@@ -1,8 +1,8 @@
 """Loads the compiled core, and checks what its functions are given.
 
 The headers in `source/` are read as they stand: a parameter's type says which arrays a function
-takes, and the brackets behind it how long they are. So a call with an array of another type or length, or one
-that is not contiguous, raises `TypeError` or `ValueError` before any C runs.
+takes, and the brackets behind it how long they are. So a call with an array of another type or
+length, or one that is not contiguous, raises `TypeError` or `ValueError` before any C runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from bfpp.core.sources import LIBRARY, SOURCE, source_hash
+from bfpp.core.sources import LIBRARY, SOURCE, CoreError, source_hash
 
 OUT_OF_MEMORY, MALFORMED = -1, -2
 """What functions return instead of a count."""
@@ -34,10 +34,6 @@ ELEMENTS = {
 }
 
 _address_of: Callable[[Any], ctypes.Array[ctypes.c_char]] = (ctypes.c_char * 0).from_buffer
-
-
-class CoreError(ImportError):
-    """The library is missing, or was built from other sources."""
 
 
 class Function(Protocol):
