@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...] [--json FILE] [--out FILE.md]`: run some benchmarks."""
+"""`python -m benchmarks [NAME ...] [--against DIR] [--json FILE] [--out FILE.md]`: run some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.helpers.measure import Results
+from benchmarks.helpers.measure import FORMER, Results
 
 SPEEDS = (
     "sim.scale",
@@ -28,6 +28,7 @@ SPEEDS = (
     "sim.search",
     "sim.synthesis",
     "commands.startup",
+    "commands.commands",
     "sim.batch",
     "executor.prediction",
     "executor.dispatch",
@@ -101,9 +102,12 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables to a page")
+    parser.add_argument("--against", metavar="DIR", help="an older checkout to compare with")
     options = parser.parse_args()
     if unknown := set(options.names) - NAMES.keys():
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
+    if options.against:
+        os.environ[FORMER] = options.against
     console = Console()
     record: dict[str, Any] = {"processor": processor(), "python": platform.python_version()}
     pages = []

@@ -7,7 +7,8 @@ Exit codes:
 
 - 0 done, 1 a check or a run failed, 130 interrupted.
 - 2 something that was given cannot be used: an `InvalidInput`, more than this machine's
-  memory holds, or a Python file that raises something, reported in one line.
+  memory holds, or a Python file that raises something; or the compiled core is missing or older
+  than its sources. Reported in one line.
 - 70 (as sysexits.h has it) a fault of the program: any other exception, with its
   traceback and what a report of it needs.
 """
@@ -24,6 +25,7 @@ import traceback
 from collections.abc import Sequence
 
 from bfpp import __version__
+from bfpp.core.sources import CoreError
 from bfpp.executor.devices.out_of_memory import shortage
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.formats.python_file import exit_as_error, line_at_fault
@@ -66,6 +68,8 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except InvalidInput as error:
         return _report(name, error_lines.explain(error))
+    except CoreError as error:
+        return _report("bfpp", error_lines.one_line(str(error)))
     except Exception as error:
         if short := shortage(error):
             return _report(name, short)

@@ -1,18 +1,17 @@
 """The host's cost of a task: training steps of small stages, all ranks in this process.
 
-`BFPP_FORMER` names the root of an older checkout to compare with, in turn.
+`--against DIR` names the root of an older checkout to compare with, in turn.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 
-from benchmarks.helpers.measure import ROOT, Results
+from benchmarks.helpers.measure import Results, checkouts
 
 RUNS, STEPS, TURNS = 5, 2, 8
 
@@ -78,16 +77,14 @@ print(json.dumps(found))
 
 
 def run() -> Results:
-    former = os.environ.get("BFPP_FORMER")
-    checkouts = {"this": ROOT} | ({"former": Path(former)} if former else {})
     taken: dict[tuple[str, str], list[float]] = {}
     for _ in range(RUNS):
-        for checkout, root in checkouts.items():
+        for checkout, root in checkouts().items():
             for case, seconds in _measured(root).items():
                 taken.setdefault((checkout, case), []).append(seconds)
     rows = []
     for case in CASES:
-        this, *before = (median(taken[checkout, case]) for checkout in checkouts)
+        this, *before = (median(taken[checkout, case]) for checkout in checkouts())
         rows.append(
             {
                 "steps": case,

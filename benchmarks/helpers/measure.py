@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,8 @@ from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+FORMER = "BFPP_FORMER"
+"""The environment variable that holds the checkout of `--against`."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,35 @@ def in_fresh_process(module: str, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+def checkouts() -> dict[str, Path]:
+    """This checkout and, with `--against`, the one to compare it with: by their names in tables."""
+    former = os.environ.get(FORMER)
+    return {"this": ROOT} | ({"former": Path(former).resolve()} if former else {})
+
+
 def command_seconds(root: Path, *words: str) -> tuple[float, float]:
     """Seconds that `bfpp WORDS` of a checkout takes, and those of CPU of all its processes (Linux).
 
-    A process in between adopts those that outlive the command, so that they count too. Modules are
-    compiled to bytecode once, as if installed, whatever the environment says: in the first run.
+    Modules are compiled to bytecode once, as if installed, whatever the environment says: in the
+    first run.
     """
     former = not (root / "bfpp" / "__main__.py").exists()
     module = "bfpp.command_line" if former else "bfpp"
-    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", module, *words]
-    environment = os.environ | {
-        "PYTHONDONTWRITEBYTECODE": "",
-        "PYTHONPYCACHEPREFIX": _bytecode().name,
-    }
+    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": _bytecode().name}
+    return process_seconds([sys.executable, "-m", module, *words], root, os.environ | kept)
+
+
+def process_seconds(
+    command: list[str], folder: Path, environment: Mapping[str, str], bound: bool = False
+) -> tuple[float, float]:
+    """Seconds that a command takes, and those of CPU of all its processes (Linux).
+
+    A process in between adopts those that outlive the command, so that they count too. If `bound`,
+    folders that may not be written to are closed to root as well.
+    """
+    adopting = [sys.executable, "-c", _ADOPT, str(int(bound)), *command]
     done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=True
+        adopting, cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
     wall, cpu = json.loads(done.stdout)
     return wall, cpu
@@ -82,9 +98,12 @@ def _bytecode() -> TemporaryDirectory[str]:
 
 _ADOPT = """
 import ctypes, json, os, resource, subprocess, sys, time
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+prctl = ctypes.CDLL(None).prctl
+prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+if sys.argv[1] == "1" and os.geteuid() == 0:
+    assert prctl(24, 1, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
 begun = time.perf_counter()
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL, check=True)
 wall = time.perf_counter() - begun
 while True:
     try:

@@ -1,12 +1,11 @@
 """The search of the paper's model on its cluster: predictions alone, the whole command, pruning.
 
-`BFPP_FORMER` names the root of an older checkout to compare with, in turn.
+`--against DIR` names the root of an older checkout to compare with, in turn.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.helpers.measure import ROOT, Results, command_seconds
+from benchmarks.helpers.measure import ROOT, Results, checkouts, command_seconds
 from bfpp.api.searching import evaluated
 from bfpp.api.workers import WORTH, Workers
 from bfpp.sim.cluster.cluster import load_cluster
@@ -64,11 +63,9 @@ print(json.dumps([len(outcomes), time.process_time() - begun]))
 
 
 def run() -> Results:
-    former = os.environ.get("BFPP_FORMER")
-    checkouts = {"this": ROOT} | ({"former": Path(former)} if former else {})
     taken: dict[tuple[str, str], list[float]] = {}
     for _ in range(RUNS):
-        for name, root in checkouts.items():
+        for name, root in checkouts().items():
             tried, seconds = json.loads(_output(root, "-c", EVALUATE))
             taken.setdefault((name, "predictions, one core (CPU)"), []).append(seconds)
             _command(taken, name, root, "whole command")

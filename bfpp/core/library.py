@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from bfpp.core.sources import LIBRARY, SOURCE, source_hash
+from bfpp.core.sources import LIBRARY, SOURCE, CoreError, source_hash
 
 OUT_OF_MEMORY, MALFORMED = -1, -2
 """What functions return instead of a count."""
@@ -34,10 +34,6 @@ ELEMENTS = {
 }
 
 _address_of: Callable[[Any], ctypes.Array[ctypes.c_char]] = (ctypes.c_char * 0).from_buffer
-
-
-class CoreError(ImportError):
-    """The library is missing, or was built from other sources."""
 
 
 class Function(Protocol):

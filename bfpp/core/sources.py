@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import sys
-from hashlib import sha256
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-SOURCE = FOLDER / "source"
-SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-LIBRARY = FOLDER / f"libbfpp{SUFFIX}"
+SOURCE = Path(__file__).parent / "source"
+
+
+class CoreError(ImportError):
+    """The library is missing, or was built from other sources; the message is one line."""
+
+
+def library_name(platform: str = "") -> str:
+    """The library's name, here or on a platform that is named as wheels or Python name it."""
+    suffixes = {"win": ".dll", "dar": ".dylib", "mac": ".dylib"}
+    return f"libbfpp{suffixes.get((platform or sys.platform)[:3], '.so')}"
+
+
+LIBRARY = SOURCE / library_name()
+"""Beside the sources, and not in a package, whose modules Python would take it for."""
 
 
 def source_hash() -> str:
     """Hash of all sources, which the library carries."""
+    from hashlib import sha256  # commands that need no core do not wait for it
+
     total = sha256()
     for path in sorted(SOURCE.rglob("*.[ch]")):
         total.update(path.name.encode() + path.read_bytes().replace(b"\r\n", b"\n"))

@@ -92,8 +92,9 @@ def recording() -> Iterator[Calls]:
     """Records all calls that the core's modules make."""
     calls = Calls()
     with pytest.MonkeyPatch.context() as patch:
-        for path in FOLDER.glob("[a-z]*.py"):
-            module = import_module(f"bfpp.core.{path.stem}")
+        for path in FOLDER.rglob("[a-z]*.py"):
+            name = ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+            module = import_module(f"bfpp.core.{name}")
             if path.stem != "library" and hasattr(module, "function"):
                 patch.setattr(module, "function", calls.function)
         yield calls

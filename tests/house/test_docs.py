@@ -117,7 +117,16 @@ def test_the_architecture_names_every_room(floor):
     section = text.partition(f"### {heading}")[2].partition("\n#")[0]
     first_cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
     rooms = {file.parent.name for file in (ROOT / floor).glob("*/__init__.py")}
-    assert {*re.findall(r"`(\w+)`", " ".join(first_cells))} == rooms - {*FLOORS}
+    below = {*FLOORS, "core"} if floor == "bfpp" else set()
+    assert {*re.findall(r"`(\w+)`", " ".join(first_cells))} == rooms - below
+
+
+def test_the_architecture_names_every_module_of_the_core():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("### `bfpp/core`")[2].partition("\n#")[0]
+    modules = {file.stem for file in (ROOT / "bfpp" / "core").glob("[!_]*.py")}
+    subjects = {file.stem for file in (ROOT / "bfpp" / "core" / "source").glob("*.h")}
+    assert {*re.findall(r"\| `(\w+)\.py`", section)} == {"SUBJECT"} | (modules - subjects)
 
 
 def test_every_page_is_in_the_navigation():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,11 +10,11 @@ import sys
 import venv
 from contextlib import suppress
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy
 import pytest
 
+from benchmarks.helpers.installations import copy_of
 from bfpp.paper.figures import figure_4
 from bfpp.paper.item import Folder
 from docs.generate.sessions import Command, quick
@@ -34,14 +33,7 @@ def without_torch():
 @pytest.fixture
 def installed(tmp_path):
     """The path on which an environment finds a wheel of this tree, and all but torch."""
-    source, environment = tmp_path / "source", tmp_path / "environment"
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, tracked.stdout.split("\0")):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
+    source, environment = copy_of(ROOT, tmp_path / "source"), tmp_path / "environment"
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path]
     subprocess.run([*build, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -81,28 +73,6 @@ def test_the_wheel_harms_no_package_of_another_name_and_is_not_harmed(installed,
         check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("the executor of others the traces of others\n33.0\n", "")
-
-
-@pytest.mark.slow
-def test_a_wheel_from_a_clone_without_symbolic_links_has_all_files(tmp_path):
-    """The links at the top level are files there, as git leaves them on Windows."""
-    clone = ["git", "-c", "core.symlinks=false", "clone", "--quiet", "--depth=1", f"file://{ROOT}"]
-    subprocess.run([*clone, tmp_path / "clone"], check=True)
-    assert (tmp_path / "clone" / "sim").read_text() == "bfpp/sim"
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path]
-    subprocess.run([*build, tmp_path / "clone"], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    listed = subprocess.run(
-        ["git", "ls-files", "bfpp"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    with ZipFile(wheel) as archive:
-        assert set(listed.stdout.split()) <= set(archive.namelist())
-        archive.extractall(tmp_path / "unpacked")
-    done = subprocess.run(
-        [sys.executable, "-m", "bfpp", "simulate", "1f1b", "--pp", "2", "--json"],
-        cwd=tmp_path / "unpacked", capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["bubble"] == 0.125
 
 
 @pytest.mark.slow
