@@ -38,8 +38,6 @@ TARGETS = {
 """The platforms of our wheels, and zig's names of them, with the oldest system that they run on."""
 
 FLAGS = ["-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden"]
-FLAGS += ["-Wall", "-Wextra", "-Wno-unknown-warning-option"]
-FLAGS += ["-Wno-vla-parameter"]  # headers alone give the lengths of arrays
 BASELINES = {"x86_64": "x86-64", "aarch64": "armv8-a"}
 """The oldest processor that a compiler of the system compiles for, by the machine's name."""
 
@@ -103,13 +101,14 @@ def compile_core(library):
     with TemporaryDirectory(prefix="bfpp-") as scratch:
         words = [*command(), f'-DSOURCE_HASH="{SOURCES["source_hash"]()}"', "-shared"]
         words += [*map(str, sorted(SOURCES["SOURCE"].rglob("*.c"))), "-o", library.name, "-lm"]
+        name = "zig" if "ziglang" in words else words[0]
         caches = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
         try:
             done = subprocess.run(words, cwd=scratch, env=caches | os.environ, check=False)
         except OSError as error:
-            raise CompileError(f"cannot compile the core: {words[0]}: {error.strerror}") from None
+            raise CompileError(f"cannot compile the core: {name}: {error.strerror}") from None
         if done.returncode:
-            raise CompileError(f"cannot compile the core: {words[0]} failed, as it says above")
+            raise CompileError(f"cannot compile the core: {name} failed, as it says above")
         library.parent.mkdir(parents=True, exist_ok=True)
         beside = library.with_name(f".{os.getpid()}-{library.name}")
         shutil.copyfile(Path(scratch, library.name), beside)
