@@ -88,4 +88,5 @@ def join_orders(orders: Orders, units_of_stage: Integers, microbatches: int) -> 
         ranks, len(orders.stage), len(units_of_stage), joined, microbatches,
         *orders, units_of_stage, *columns, bounds, reached,
     )  # fmt: skip
-    return JoinedSteps(*columns, bounds, reached)
+    operation, rank, unit, microbatch, block, before, rounds = columns
+    return JoinedSteps(operation, rank, unit, microbatch, block, before, rounds, bounds, reached)
