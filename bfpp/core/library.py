@@ -36,6 +36,10 @@ ELEMENTS = {
 _address_of: Callable[[Any], ctypes.Array[ctypes.c_char]] = (ctypes.c_char * 0).from_buffer
 
 
+MOST = 2**31
+"""The largest count: products of two fit 64 bits."""
+
+
 class Function(Protocol):
     """A function of the core: takes numbers and arrays, returns a count or a flag."""
 
@@ -51,12 +55,16 @@ def function(name: str) -> Function:
     call.restype = ctypes.c_int64
     call.argtypes = [_converter(*each) for each in parameters]
     names = [each[3] for each in parameters]
+    counts = [place for place, each in enumerate(parameters) if each[1:5:3] == ("int64_t", None)]
     places = [place for place, each in enumerate(parameters) if each[4] is not None]
     lengths = eval(  # noqa: S307 - of the headers beside this file
         f"lambda {', '.join(names)}: ({''.join(f'{parameters[at][4]}, ' for at in places)})"
     )
 
     def checked(*arguments: Any) -> int:
+        for place in counts:
+            if not 0 <= arguments[place] <= MOST:
+                raise ValueError(f"core: {names[place]} of {name} is {arguments[place]}")
         for place, length in zip(places, lengths(*arguments), strict=True):
             array = arguments[place]
             if array is not None and array.size != length:

@@ -32,7 +32,9 @@ def find_peaks(
     """
     operation, *_ = tasks
     saved, *_ = bytes_of_units
+    slices, ahead = rules
     function("find_peaks")(
-        len(operation), len(most_saved), len(saved), of_operations.shape[1], *rules,
+        len(operation), len(most_saved), len(saved), of_operations.shape[1],
+        slices, min(ahead, len(operation) + 1),
         *tasks, of_operations, *bytes_of_units, most_saved, most_transient,
     )  # fmt: skip

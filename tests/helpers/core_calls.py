@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from bfpp.core.library import MALFORMED, Parameter, _declarations, function
-from bfpp.core.sources import FOLDER
+from bfpp.core.sources import SOURCE
 
 LARGEST = 2**20
 """Bytes of all arrays of a call that is kept."""
@@ -91,9 +91,10 @@ def copied(arguments: Iterable[Any]) -> tuple[Any, ...]:
 def recording() -> Iterator[Calls]:
     """Records all calls that the core's modules make."""
     calls = Calls()
+    folder = SOURCE.parent
     with pytest.MonkeyPatch.context() as patch:
-        for path in FOLDER.rglob("[a-z]*.py"):
-            name = ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+        for path in folder.rglob("[a-z]*.py"):
+            name = ".".join(path.relative_to(folder).with_suffix("").parts)
             module = import_module(f"bfpp.core.{name}")
             if path.stem != "library" and hasattr(module, "function"):
                 patch.setattr(module, "function", calls.function)

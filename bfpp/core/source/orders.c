@@ -24,7 +24,8 @@ int64_t bfpp_in_sequences(
     int64_t begin = 0;
     for (int64_t rank = 0; rank < ranks; rank++) {
         int64_t first_stage = stage_start[rank], end_stage = stage_start[rank + 1];
-        if (first_stage < 0 || end_stage < first_stage || end_stage > held || ahead[rank] < 0)
+        if (first_stage < 0 || end_stage < first_stage || end_stage > held || ahead[rank] < 0 ||
+            ahead[rank] > INT32_MAX)
             return MALFORMED;
         int64_t passes = (end_stage - first_stage) * microbatches, number = 0;
         if (begin + 2 * passes > steps)

@@ -33,7 +33,7 @@ static int64_t sort_by_key(
 {
     int64_t most = 0;
     for (int64_t task = 0; task < tasks; task++) {
-        if (key[task] < BEFORE * phases || key[task] > (int64_t)INT32_MAX * 2)
+        if (key[task] < BEFORE * phases || key[task] > (tasks + 1) * phases)
             return MALFORMED;
         most = key[task] > most ? key[task] : most;
     }
