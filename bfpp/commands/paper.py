@@ -18,7 +18,7 @@ from bfpp.api.print_figures import converted
 from bfpp.options import shared
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.reports.figures import add_width_argument
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.errors import did_you_mean
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _also(item: Made, names: Sequence[str]) -> Made:
+def _also(item: ItemOutput, names: Sequence[str]) -> ItemOutput:
     """The item with its figures in these formats too."""
     figures = [path for path in item.files if path.suffix == ".svg"]
     more = [converted(path, ALSO[name]) for path in figures for name in names]
@@ -105,7 +105,7 @@ def _outputs(folder: Output, names: Sequence[str]) -> dict[str, Output]:
     }
 
 
-def _report(made: Mapping[str, Made], options: argparse.Namespace) -> None:
+def _report(made: Mapping[str, ItemOutput], options: argparse.Namespace) -> None:
     if options.json:
         items = {
             name: {

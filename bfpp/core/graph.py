@@ -13,8 +13,8 @@ Integers = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 
-class Kinds(NamedTuple):
-    """Kinds of tasks: their codes in order, the first task of each, and the kind of each task."""
+class KindColumns(NamedTuple):
+    """Columns of kinds: their codes in order, the first task of each; and the kind of each task."""
 
     code: npt.NDArray[np.int64]
     first: npt.NDArray[np.int32]
@@ -58,8 +58,8 @@ def kinds(
     place: Integers,
     units: int,
     ranks: int,
-) -> Kinds:
-    """Kinds of tasks, which differ in neither operation, unit, rank nor peer.
+) -> KindColumns:
+    """KindColumns of tasks, which differ in neither operation, unit, rank nor peer.
 
     `place` is that of each operation in the order of codes.
     """
@@ -70,7 +70,7 @@ def kinds(
         tasks, len(place), units, ranks, operation, unit, rank, peer, place, code, first, of_task
     )
     # Copies: there are few kinds, and a view would keep an entry for each task.
-    return Kinds(code[:count].copy(), first[:count].copy(), of_task)
+    return KindColumns(code[:count].copy(), first[:count].copy(), of_task)
 
 
 def flags(operation: Integers, piece: Integers, computes: Flags, backward: Flags) -> TaskFlags:

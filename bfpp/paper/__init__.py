@@ -20,11 +20,11 @@ from bfpp.paper.figures import (
     figure_8,
     figure_9,
 )
-from bfpp.paper.item import Folder, Made
+from bfpp.paper.item import Folder, ItemOutput
 from bfpp.paper.studies import hybrid, next_step, zero_bubble
 from bfpp.paper.tables import measurements, method_comparison, table_configurations, table_models
 
-ITEMS: dict[str, Callable[[Folder], Made]] = {
+ITEMS: dict[str, Callable[[Folder], ItemOutput]] = {
     "figure-1": figure_1.make,
     "figure-2": figure_2.make,
     "figure-3": figure_3.make,

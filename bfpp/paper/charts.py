@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bfpp.paper.item import Claim, Folder, Made
+from bfpp.paper.item import Claim, Folder, ItemOutput
 from bfpp.schedules import Schedule
 from bfpp.sim.engines.compiled_engine import simulate
 from bfpp.sim.experiment.experiment import Experiment
@@ -40,7 +40,7 @@ def draw_charts(
     sentence: str,
     columns: int | None = None,
     claims: Sequence[Claim] = (),
-) -> Made:
+) -> ItemOutput:
     """Write the charts, in rows of `columns`, and their points as JSON."""
     path = folder / f"{name}.svg"
     path.write_text(svg_charts(charts, columns, folder.points), encoding="utf-8")
@@ -55,7 +55,7 @@ def draw_charts(
         if chart.crosses
     }
     record = {"points": points, **({"out_of_memory": crossed} if crossed else {})}
-    return Made([path], record, sentence=sentence, claims=claims)
+    return ItemOutput([path], record, sentence=sentence, claims=claims)
 
 
 def utilization(

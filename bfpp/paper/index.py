@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.traces.page.html import look
 
 STYLE = """
@@ -26,7 +26,7 @@ th { color: var(--quiet); font-weight: 500; }
 """
 
 
-def write_index(made: Mapping[str, Made], folder: Folder) -> Path:
+def write_index(made: Mapping[str, ItemOutput], folder: Folder) -> Path:
     """Write `index.html` next to the files that it shows."""
     sections = "".join(_section(name, item) for name, item in made.items())
     path = folder / "index.html"
@@ -45,7 +45,7 @@ def write_index(made: Mapping[str, Made], folder: Folder) -> Path:
     return path
 
 
-def _section(name: str, item: Made) -> str:
+def _section(name: str, item: ItemOutput) -> str:
     """An item: its sentence, its pictures, its table, and its files."""
     pictures = [path for path in item.files if path.suffix == ".svg"]
     parts = [f'<h2 id="{escape(name)}">{escape(name.replace("-", " "))}</h2>\n']

@@ -72,7 +72,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Made:
+class ItemOutput:
     """The files that an item wrote, its JSON, its sentence, its table, and the paper's claims."""
 
     files: Sequence[Path]
@@ -136,7 +136,7 @@ def draw(
     title: str,
     sentence: str,
     claims: Sequence[Claim] = (),
-) -> Made:
+) -> ItemOutput:
     """Write the timelines below one another, for print and for the browser."""
     from bfpp.api.print_figures import write_svg
     from bfpp.traces.figures.panel import Panel
@@ -147,4 +147,4 @@ def draw(
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
     write_html(page, html, title, sentence)
     record = {"panels": [panel.record for panel in panels]}
-    return Made([svg, html], record, sentence=sentence, claims=claims)
+    return ItemOutput([svg, html], record, sentence=sentence, claims=claims)

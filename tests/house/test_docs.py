@@ -124,8 +124,8 @@ def test_the_architecture_names_every_room(floor):
 def test_the_architecture_names_every_module_of_the_core():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("### `bfpp/core`")[2].partition("\n#")[0]
-    modules = {file.stem for file in (ROOT / "bfpp" / "core").glob("[!_]*.py")}
-    subjects = {file.stem for file in (ROOT / "bfpp" / "core" / "source").glob("*.h")}
+    modules = {file.stem for file in (ROOT / "bfpp" / "core").rglob("[!_]*.py")}
+    subjects = {file.stem for file in (ROOT / "bfpp" / "core" / "source").rglob("*.h")}
     assert {*re.findall(r"\| `(\w+)\.py`", section)} == {"SUBJECT"} | (modules - subjects)
 
 

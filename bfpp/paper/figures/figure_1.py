@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bfpp.paper.best import PANELS
 from bfpp.paper.figures.figure_8 import trainings
-from bfpp.paper.item import Claim, Folder, Made, PaperTable
+from bfpp.paper.item import Claim, Folder, ItemOutput, PaperTable
 from bfpp.traces.figures.svg.bar_chart import Bars, svg_bars
 
 SIZE = 4096
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Pick the size from the trade-off of figure 8."""
     found = {
         name: next(each for each in candidates if each.gpus == SIZE)
@@ -52,4 +52,4 @@ def make(folder: Folder) -> Made:
                "memory_gb": each.outcome.memory_min_gb}
         for name, each in found.items()
     }  # fmt: skip
-    return Made([figure, path], {"trainings": record}, table, claims=claims)
+    return ItemOutput([figure, path], {"trainings": record}, table, claims=claims)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Claim, Folder, Made, graph_of
+from bfpp.paper.item import Claim, Folder, ItemOutput, graph_of
 from bfpp.schedules import Communication
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.compiled_engine import simulate
@@ -34,7 +34,7 @@ METHODS = {
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Replay every method at every batch size, overlapped and not."""
     panels = [
         {name: _curve(*method, overlap) for name, method in METHODS.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bfpp.paper.item import Folder, Made
+from bfpp.paper.item import Folder, ItemOutput
 from bfpp.schedules import Layout
 from bfpp.traces.figures.svg.placement import svg_placements
 
@@ -12,7 +12,7 @@ PLACEMENTS = (
 )
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Draw the two placements."""
     path = folder / "figure-3.svg"
     path.write_text(svg_placements(PLACEMENTS, folder.points), encoding="utf-8")
@@ -21,4 +21,4 @@ def make(folder: Folder) -> Made:
         for caption, layout in PLACEMENTS
     }
     sentence = "The same placements as in the paper, drawn from our layouts."
-    return Made([path], {"layers_of_devices": record}, sentence=sentence)
+    return ItemOutput([path], {"layers_of_devices": record}, sentence=sentence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.paper.item import Captioned, Claim, Folder, Made, captioned, draw, graph_of
+from bfpp.paper.item import Captioned, Claim, Folder, ItemOutput, captioned, draw, graph_of
 from bfpp.schedules import Communication
 from bfpp.sim.costs.abstract import AbstractCosts
 
@@ -24,7 +24,7 @@ CAPTIONS = {
 }
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate and draw the four schedules."""
     panels = [
         captioned(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bfpp.paper.best import USABLE_GB
 from bfpp.paper.charts import SOFTWARE, TITLES, UTILIZATION, Reached, draw_charts, reached
-from bfpp.paper.item import Claim, Folder, Made
+from bfpp.paper.item import Claim, Folder, ItemOutput
 from bfpp.schedules import find_schedule
 from bfpp.traces.figures.svg.line_chart import Chart, Series
 
@@ -36,7 +36,7 @@ PANELS = (
 Curves = Mapping[str, Sequence[Reached]]
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate the two fixed configurations."""
     curves = [_curves(panel) for panel in PANELS]
     charts = [_chart(*each) for each in zip(PANELS, curves, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bfpp.paper.charts import TITLES, UTILIZATION, draw_charts, utilization
-from bfpp.paper.item import Claim, Folder, Made
+from bfpp.paper.item import Claim, Folder, ItemOutput
 from bfpp.traces.figures.svg.line_chart import Chart, Series
 
 LOOPS = (1, 2, 4, 8)
@@ -22,7 +22,7 @@ Curve = Mapping[int, float]
 Curves = Mapping[str, Curve]
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate the 52 B model on 8 x 8 devices, at two batch sizes."""
     panels = {letter: _curves(batch) for letter, batch in PANELS.items()}
     charts = [

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, PaperPanel, best_outcomes, printed
 from bfpp.paper.charts import UTILIZATION, draw_charts
 from bfpp.paper.figures.figure_7_claims import LEAST, ONE_MORE, Gap, claims_of, of_the_power_limit
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.measurements.validation import compare
 from bfpp.traces.figures.svg.line_chart import Chart, Series
@@ -20,7 +20,7 @@ NEAR = 0.05
 """Largest predicted gap of a printed optimum to the best that counts as near."""
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Search every panel, and lay the printed optima over ours."""
     charts = [_chart(panel) for panel in PANELS]
     ahead = _ahead_at_the_least_batch(PANELS[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bfpp.paper.best import GPUS, METHODS, PANELS, PaperPanel, best_outcomes
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Claim, Folder, Made
+from bfpp.paper.item import Claim, Folder, ItemOutput
 from bfpp.sim.search.tradeoff import TrainingCost, tradeoff
 from bfpp.traces.figures.svg.line_chart import Chart, Series
 
@@ -26,7 +26,7 @@ def trainings(panel: PaperPanel) -> dict[str, list[TrainingCost]]:
     }
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Extrapolate every panel."""
     found = {panel.letter: trainings(panel) for panel in PANELS}
     charts = [_chart(panel, found[panel.letter]) for panel in PANELS]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.paper.item import Captioned, Claim, Folder, Made, captioned, draw, graph_of
+from bfpp.paper.item import Captioned, Claim, Folder, ItemOutput, captioned, draw, graph_of
 from bfpp.schedules import Communication, Operation, Sharding
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.traces.timeline.metrics import bubble
@@ -28,7 +28,7 @@ PANELS = (
 )
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate and draw the four ways to accumulate gradients."""
     panels = [
         captioned(

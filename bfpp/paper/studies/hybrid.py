@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from bfpp.paper.charts import UTILIZATION, draw_charts, utilization
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.schedules import Layout, Schedule, TaskGraph, build_graph, find_schedule
 from bfpp.schedules.graph.counts import peak_microbatches
 from bfpp.sim.costs.abstract import AbstractCosts
@@ -48,7 +48,7 @@ def hiding_sequence(ranks: int, transfer: float) -> int:
     return ceil(ranks * (1 + transfer))
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate, draw what each sequence costs and saves, and say what follows."""
     graphs = {each: _graph(_hybrid(each)) for each in SEQUENCES}
     breadth_first = _graph(find_schedule("breadth-first"))
@@ -57,7 +57,7 @@ def make(folder: Folder) -> Made:
     table = _table(graphs, breadth_first)
     path = folder / "hybrid.md"
     table.write(path)
-    return Made([*made.files, path], made.record, table, made.sentence)
+    return ItemOutput([*made.files, path], made.record, table, made.sentence)
 
 
 def _hybrid(sequence: int) -> Schedule:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.paper.studies.next_step_search import (
     LIMITS,
     METHODS,
@@ -71,7 +71,7 @@ GROWTH = (1, 2, 4, 8, 16)
 """Clusters of the trade-off, in sizes of the one that is searched."""
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate, search, extrapolate; draw what is found, and say what follows."""
     charts = [
         *(_of_microbatches(scenario) for scenario in SCENARIOS),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bfpp.paper.charts import draw_charts, utilization
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.schedules import Communication, Layout, Schedule, Sharding, build_graph, find_schedule
 from bfpp.schedules.graph.counts import peak_microbatches
 from bfpp.sim.costs.abstract import AbstractCosts
@@ -83,13 +83,13 @@ class Passes(NamedTuple):
         return layout.microbatches * self.backward - later
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Simulate, draw what halves gain and cost, and say what follows."""
     table = _table()
     made = draw_charts(_charts(), folder, "zero-bubble", _sentence(table))
     path = folder / "zero-bubble.md"
     table.write(path)
-    return Made([*made.files, path], made.record, table, made.sentence)
+    return ItemOutput([*made.files, path], made.record, table, made.sentence)
 
 
 def _charts() -> list[Chart]:

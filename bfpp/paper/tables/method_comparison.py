@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.paper.tables.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, ComparedMethod
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.graph.counts import (
@@ -65,7 +65,7 @@ class ComparedCell:
         return f"{_short(self.counted)} (!)\n(printed {self.formula} = {_short(self.printed)})"
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Count every row, and write the table for programs and for people."""
     table = {method.name: _cells(method) for method in METHODS}
     record = {
@@ -89,7 +89,7 @@ def make(folder: Folder) -> Made:
         f"{agreeing} of {len(cells)} cells, counted from graphs, are what the paper's formulas "
         "give; the notes say why the others differ."
     )
-    return Made([as_json, as_markdown], record, layout, sentence)
+    return ItemOutput([as_json, as_markdown], record, layout, sentence)
 
 
 def _cells(method: ComparedMethod) -> dict[str, ComparedCell]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bfpp.paper.best import printed
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.sim.measurements.validation import Comparison, compare, mean_absolute_error
 
 COLUMNS = (
@@ -12,7 +12,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def make(table: str, folder: Folder) -> Made:
+def make(table: str, folder: Folder) -> ItemOutput:
     """Predict the rows of a table (E.1, E.2 or E.3)."""
     comparisons = [compare(row) for row in printed(table)]
     throughput = mean_absolute_error(comparisons, "tflops_per_gpu")
@@ -30,7 +30,7 @@ def make(table: str, folder: Folder) -> Made:
         f"{worst.measured.batch}."
     )
     record = {"throughput_mape": throughput, "memory_mape": memory, "rows": len(comparisons)}
-    return Made([path], record, layout, sentence)
+    return ItemOutput([path], record, layout, sentence)
 
 
 def _row(each: Comparison) -> list[str]:

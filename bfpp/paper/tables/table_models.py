@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bfpp.paper.item import Folder, Made, PaperTable
+from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.sim.models.model import load_model
 
 PRINTED = {"bert-52b": (64, 64, 128, 8192, 1024), "bert-6.6b": (32, 32, 128, 4096, 1024)}
 COLUMNS = ("layers", "attention heads", "head size", "hidden size", "sequence length")
 
 
-def make(folder: Folder) -> Made:
+def make(folder: Folder) -> ItemOutput:
     """Put the presets next to the printed numbers."""
     rows, agree = [], []
     for name, printed in PRINTED.items():
@@ -24,4 +24,4 @@ def make(folder: Folder) -> Made:
     path = folder / "table-models.md"
     table.write(path)
     sentence = "All numbers agree." if all(agree) else "Some numbers differ."
-    return Made([path], {"agree": all(agree)}, table, sentence)
+    return ItemOutput([path], {"agree": all(agree)}, table, sentence)

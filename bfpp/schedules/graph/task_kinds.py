@@ -100,7 +100,7 @@ def _operation_slices(operations: bytes) -> tuple[tuple[Operation, slice], ...]:
     )
 
 
-def kinds_of(found: core.Kinds, operation: npt.NDArray[np.int8]) -> Kinds:
+def kinds_of(found: core.KindColumns, operation: npt.NDArray[np.int8]) -> Kinds:
     """Kinds, with those of a micro-batch's tasks apart; `operation` is that of each."""
     codes, first, of_task = found
 

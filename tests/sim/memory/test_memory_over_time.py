@@ -109,7 +109,7 @@ def test_the_figure_has_a_row_for_some_ranks_and_the_fullest():
     ranks = [each for each in texts if each and each.startswith("rank ")]
     assert len(ranks) in (MOST_ROWS, MOST_ROWS + 1)
     assert f"rank {fullest(found).rank}" in ranks
-    assert {"rank 0", "rank 23", "a device's 0.5 GiB", "saved activations"} <= set(texts)
+    assert {"rank 0", "rank 23", "device memory: 0.5 GiB", "saved activations"} <= set(texts)
 
 
 def test_simulate_tells_the_peak_and_draws_the_curve(answer, bfpp, tmp_path):

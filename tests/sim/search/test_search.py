@@ -90,9 +90,9 @@ def test_tensor_parallel_groups_are_as_large_as_an_nvlink_domain_holds():
 
 def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, outcomes):
     ordered, lowered = [], []
-    order, lower = evaluation.steps_of, evaluation.lower_steps
+    order, lower = evaluation._steps, evaluation.lower_steps
     monkeypatch.setattr(
-        evaluation, "steps_of", lambda *stages: ordered.append(stages) or order(*stages)
+        evaluation, "_steps", lambda *stages: ordered.append(stages) or order(*stages)
     )
     monkeypatch.setattr(
         evaluation, "lower_steps", lambda *graph: lowered.append(graph) or lower(*graph)
