@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,11 @@ OUT_OF_MEMORY, MALFORMED = -1, -2
 DECLARATION = re.compile(r"CORE int64_t (bfpp_(\w+))\(([^;]*)\);")
 PARAMETER = re.compile(r"(const )?(\w+) (OPTIONAL )?(\w+)(?:\[([^]]*)\])?$")
 
-NUMBERS = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "bool": ctypes.c_bool}
+NUMBERS: dict[str, Any] = {
+    "int64_t": ctypes.c_int64,
+    "double": ctypes.c_double,
+    "bool": ctypes.c_bool,
+}
 ELEMENTS = {
     "double": np.float64,
     "int64_t": np.int64,
@@ -53,28 +57,16 @@ def function(name: str) -> Function:
     symbol, parameters = _declarations()[name]
     call = _library()[symbol]
     call.restype = ctypes.c_int64
-    call.argtypes = [_converter(*each) for each in parameters]
-    names = [each[3] for each in parameters]
-    counts = [place for place, each in enumerate(parameters) if each[1:5:3] == ("int64_t", None)]
-    places = [place for place, each in enumerate(parameters) if each[4] is not None]
-    lengths = eval(  # noqa: S307 - of the headers beside this file
-        f"lambda {', '.join(names)}: ({''.join(f'{parameters[at][4]}, ' for at in places)})"
-    )
+    call.argtypes = [
+        ctypes.c_void_p if length else NUMBERS[kind] for _, kind, _, _, length in parameters
+    ]
+    quick = _quick(call, parameters)
 
     def checked(*arguments: Any) -> int:
-        for place in counts:
-            if not 0 <= arguments[place] <= MOST:
-                raise ValueError(f"core: {names[place]} of {name} is {arguments[place]}")
-        for place, length in zip(places, lengths(*arguments), strict=True):
-            array = arguments[place]
-            if array is not None and array.size != length:
-                raise ValueError(
-                    f"core: {names[place]} of {name} has {array.size} elements, not {length}"
-                )
         try:
-            count: int = call(*arguments)
-        except ctypes.ArgumentError as error:
-            raise TypeError(str(error)) from None
+            count: int = quick(*arguments)
+        except (AttributeError, TypeError, ValueError):
+            count = call(*_converted(name, parameters, arguments))
         if count == OUT_OF_MEMORY:
             raise MemoryError("core")
         if count == MALFORMED:
@@ -82,6 +74,53 @@ def function(name: str) -> Function:
         return count
 
     return checked
+
+
+def _quick(call: Any, parameters: list[Parameter]) -> Callable[..., int]:
+    """The call with all checks in one expression, as a search makes it a million times.
+
+    Raises anything for arguments that are not right: `_converted` says what is wrong.
+    """
+    checks, given = [], []
+    for _, kind, optional, name, length in parameters:
+        check, value = f"0 <= {name} <= {MOST}", name
+        if length is not None:
+            check, value = f"{name}.size == {length} and {name}.dtype is {kind}", f"address({name})"
+        elif kind != "int64_t":
+            check = "True"
+        checks.append(f"({name} is None or {check})" if optional else f"{check}")
+        given.append(f"None if {name} is None else {value}" if optional else value)
+    names = ", ".join(each[3] for each in parameters)
+    known = {kind: np.dtype(element) for kind, element in ELEMENTS.items()}
+    quick: Callable[..., int] = eval(  # noqa: S307 - of the headers beside this file
+        f"lambda {names}: call({', '.join(given)}) if {' and '.join(checks)} else None.wrong",
+        {"call": call, "address": _address_of, **known},
+    )
+    return quick
+
+
+def _converted(name: str, parameters: list[Parameter], arguments: tuple[Any, ...]) -> Iterator[Any]:
+    """Arguments as C takes them; raises `TypeError` or `ValueError` for the one that is wrong."""
+    values = dict(zip([each[3] for each in parameters], arguments, strict=True))
+    for (constant, kind, optional, own, length), value in zip(parameters, arguments, strict=True):
+        if length is None:
+            if kind == "int64_t" and not 0 <= value <= MOST:
+                raise ValueError(f"core: {own} of {name} is {value}")
+            yield value
+            continue
+        if value is None and optional:
+            yield None
+            continue
+        element = np.dtype(ELEMENTS[kind])
+        if not isinstance(value, np.ndarray) or value.dtype != element:
+            given = getattr(value, "dtype", type(value).__name__)
+            raise TypeError(f"core: {own} is of {given}, not {element}")
+        size = eval(length, {}, values)  # noqa: S307 - of the headers beside this file
+        if value.size != size:
+            raise ValueError(f"core: {own} of {name} has {value.size} elements, not {size}")
+        if not value.flags.c_contiguous or not (constant or value.flags.writeable):
+            raise TypeError(f"core: {own} of {name} is not contiguous, or may not be written")
+        yield ctypes.c_void_p(value.ctypes.data)
 
 
 @cache
@@ -115,34 +154,3 @@ def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
             parameters.append((bool(constant), kind, bool(optional), own, length))
         found[name] = symbol, parameters
     return found
-
-
-@cache
-def _converter(constant: bool, kind: str, optional: bool, name: str, length: str | None) -> Any:
-    """The type that turns an argument into an address; raises `TypeError` for another array."""
-    if length is None:
-        return NUMBERS[kind]
-    element = np.dtype(ELEMENTS[kind])
-
-    def refuse(array: object) -> NoReturn:
-        given = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"core: {name} is of {given}, not {element}")
-
-    class Array:
-        """An array of one type."""
-
-        @classmethod
-        def from_param(cls, array: Any) -> Any:
-            """Its address, which lasts as long as the call."""
-            if array is None and optional:
-                return None
-            if not isinstance(array, np.ndarray) or array.dtype != element:
-                refuse(array)
-            try:
-                return _address_of(array)
-            except TypeError:  # it may not be written
-                if not constant or not array.flags.c_contiguous:
-                    raise
-                return ctypes.c_void_p(array.ctypes.data)
-
-    return Array

@@ -15,6 +15,8 @@ Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 DRAFT_COLUMNS = 8
+RULE_GATHERS_RUNS, RULE_REDUCES_RUNS, RULE_OFFLOAD = 1, 2, 8
+"""Places among the rules, as `source/lowering/lowering.h` has them."""
 
 
 class DraftFault(IntEnum):
@@ -104,11 +106,15 @@ def draft(
     """The tasks of a step, and what each waits for, by provisional number."""
     ranks, count = len(steps.bounds) - 1, len(steps.rank)
     every, made, waits = len(units.rank_of_unit), len(tables.made), len(tables.waits)
-    by_pass, at_end = np.count_nonzero(tables.after), np.count_nonzero(tables.after == 0)
-    extent = max(ranks, every)
-    most_tasks = count * (6 + int(by_pass)) + int(at_end) * extent + 1
-    most_edges = count * (10 + 2 * int(by_pass)) + 2 * extent * (waits + made) + 4
-    most_edges += int(tables.all.sum()) * ranks * extent
+    after = tables.after.tolist()
+    by_pass, at_end = count * sum(map(bool, after)), after.count(0) * max(ranks, every)
+    by_run, once = 2 * count, 2 * every * (1 + copies)
+    most_tasks = 2 * count + by_pass + at_end + 1
+    has_runs = tables.rules[RULE_GATHERS_RUNS] or tables.rules[RULE_REDUCES_RUNS]
+    most_tasks += by_run if has_runs else once
+    most_tasks += 2 * count if tables.rules[RULE_OFFLOAD] else 0
+    most_edges = 2 * (most_tasks + count + by_pass) + 2 * (waits + made) * max(ranks, every)
+    most_edges += sum(tables.all.tolist()) * ranks * max(ranks, every)
     rows = np.empty((most_tasks, DRAFT_COLUMNS), dtype=np.int32)
     key = np.empty(most_tasks, dtype=np.int64)
     edges = np.empty((most_edges, 2), dtype=np.uint32)
