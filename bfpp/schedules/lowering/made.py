@@ -1,4 +1,4 @@
-"""Which operations the lowering makes, when, and after which others: from their rows.
+"""Tables of what the lowering makes, when, and after what: from the rows of operations.
 
 An operation at the end of a step waits for those that write the data it reads. Of these it leaves
 out what others already wait for: the optimizer waits for the norm, and not for the reductions that
@@ -21,8 +21,8 @@ from bfpp.schedules.operations.operations import OPERATIONS, Operation
 from bfpp.schedules.operations.row import Made, Scope
 from bfpp.schedules.settings.sharding import Communication, Sharding
 
-ANY_LENGTH = 0
-"""The length of runs that may have any; and the prefetch of gathers that are not bounded, -1."""
+ANY_LENGTH, UNBOUNDED = 0, -1
+"""The length of runs that may have any, and the prefetch of gathers that buffers alone bound."""
 
 PAIR = 2
 """Ranks of a task at most."""
@@ -35,20 +35,12 @@ def made_tables(communication: Communication) -> MadeTables:
 
 @cache
 def _made_tables(communication: Communication, operations: int) -> MadeTables:
-    ordered = phases(communication)
-    phase = np.zeros(operations, dtype=np.int32)
-    for number, together in enumerate(ordered):
-        phase[list(together)] = number
-    made_by = np.full(len(Made), -1, dtype=np.int32)
-    made_by[[each.row.made for together in ordered for each in together]] = [
-        each for together in ordered for each in together
-    ]
-    declared = [
-        each
-        for together in ordered
-        for each in together
-        if each.row.made in (Made.AFTER_PASSES, Made.AFTER_DATA)
-    ]
+    phase, made_by = np.zeros(operations, np.int32), np.full(len(Made), -1, np.int32)
+    for number, together in enumerate(phases(communication)):
+        for each in together:
+            phase[each], made_by[each.row.made] = number, each
+    ordered = (each for together in phases(communication) for each in together)
+    declared = [each for each in ordered if each.row.made in (Made.AFTER_PASSES, Made.AFTER_DATA)]
     waits = [list(_waits(each, communication)) for each in declared]
     scopes = list(Scope)
     return MadeTables(
@@ -73,7 +65,6 @@ def _bits(passes: list[tuple[str, ...]]) -> np.ndarray[tuple[int], np.dtype[np.i
 
 def _rules(communication: Communication) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Settings that decide tasks and their order, as `RULES` of the core's `lowering.h`."""
-    bounded = communication.prefetch is not None
     return np.array(
         [
             communication.sharding is not Sharding.NONE,
@@ -82,7 +73,7 @@ def _rules(communication: Communication) -> np.ndarray[tuple[int], np.dtype[np.i
             communication.run_length or ANY_LENGTH,
             communication.weight_buffers,
             communication.runs_ahead,
-            communication.prefetch if bounded else -1,
+            UNBOUNDED if communication.prefetch is None else communication.prefetch,
             not (communication.dp_overlap or communication.reduces_runs),
             communication.offload,
             communication.offload_ahead,
