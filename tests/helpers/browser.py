@@ -90,10 +90,12 @@ class Page:
         self.settle("bfpp.ready")
 
     def settle(self, promise: str) -> None:
-        """Wait for a promise of the page; fail where it is broken."""
+        """Wait for a promise of the page, and what it has yet to draw; fail where it is broken."""
         outcome = self.driver.execute_async_script(
             "const done = arguments[0];"
-            f"({promise}).then(() => done('kept'), (error) => done(error.stack))"
+            "const frame = () => new Promise(requestAnimationFrame);"
+            f"({promise}).then(frame).then(frame)"
+            ".then(() => done('kept'), (error) => done(error.stack))"
         )
         assert outcome == "kept"
 
