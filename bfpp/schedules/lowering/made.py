@@ -36,11 +36,12 @@ def made_tables(communication: Communication) -> MadeTables:
 @cache
 def _made_tables(communication: Communication, operations: int) -> MadeTables:
     phase, made_by = np.zeros(operations, np.int32), np.full(len(Made), -1, np.int32)
+    declared = []
     for number, together in enumerate(phases(communication)):
         for each in together:
             phase[each], made_by[each.row.made] = number, each
-    ordered = (each for together in phases(communication) for each in together)
-    declared = [each for each in ordered if each.row.made in (Made.AFTER_PASSES, Made.AFTER_DATA)]
+            if each.row.made in (Made.AFTER_PASSES, Made.AFTER_DATA):
+                declared.append(each)
     waits = [list(_waits(each, communication)) for each in declared]
     scopes = list(Scope)
     return MadeTables(

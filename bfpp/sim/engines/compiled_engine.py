@@ -113,7 +113,7 @@ def replay_with_slopes(
 
 
 def _columns(costs: Costs) -> tuple[Seconds, Seconds, Integers, Seconds]:
-    """The costs as the core takes them, whatever types a cost model of one's own has."""
+    """The costs as the core takes them, whatever types a user's cost model has."""
     real = (
         np.ascontiguousarray(each, dtype=np.float64)
         for each in (costs.seconds, costs.bytes, costs.bandwidth)
