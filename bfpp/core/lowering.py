@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.core.library import function
+from bfpp.core.orders import Integers, Offsets, Steps
 
-Integers = npt.NDArray[np.int32]
-Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 DRAFT_COLUMNS = 8
@@ -26,19 +25,6 @@ class DraftFault(IntEnum):
     PREFETCH_TOO_LATE = 1
     WEIGHTS_TOO_LATE = 2
     GRADIENTS_TOO_LATE = 3
-
-
-class StepColumns(NamedTuple):
-    """Columns of compute steps, rank by rank, and where each rank's begin."""
-
-    operation: Integers
-    rank: Integers
-    unit: Integers
-    microbatch: Integers
-    before: Integers
-    block: Integers
-    round: Integers
-    bounds: Offsets
 
 
 class Units(NamedTuple):
@@ -100,9 +86,7 @@ class Numbered(NamedTuple):
     begins: Integers
 
 
-def draft(
-    steps: StepColumns, units: Units, tables: MadeTables, microbatches: int, copies: int
-) -> Draft:
+def draft(steps: Steps, units: Units, tables: MadeTables, microbatches: int, copies: int) -> Draft:
     """The tasks of a step, and what each waits for, by provisional number."""
     ranks, count = len(steps.bounds) - 1, len(steps.rank)
     every, made, waits = len(units.rank_of_unit), len(tables.made), len(tables.waits)

@@ -37,18 +37,22 @@ class Fault(IntEnum):
     WRONG_SLICES = 7
 
 
-class JoinedSteps(NamedTuple):
-    """Columns of the steps of all ranks; where each rank's begin, and where each one stops."""
+class Steps(NamedTuple):
+    """The compute steps of all ranks, rank by rank in each one's order, a step for each unit.
+
+    `before` is the step whose output a step needs (its input, or the gradient of its output),
+    `block` the first of the two steps of its block, if it is in one, `round` the turn in which it
+    can run. `bounds` has the first step of each rank, and the end of the last rank's.
+    """
 
     operation: Integers
     rank: Integers
     unit: Integers
     microbatch: Integers
-    block: Integers
     before: Integers
+    block: Integers
     round: Integers
     bounds: Offsets
-    reached: Offsets
 
 
 def in_sequences(
@@ -79,8 +83,13 @@ def find_fault(
     return Fault(fault), where.tolist()
 
 
-def join_orders(orders: Orders, units_of_stage: Integers, microbatches: int) -> JoinedSteps:
-    """The table of steps of orders without a fault, one for each unit."""
+def join_orders(
+    orders: Orders, units_of_stage: Integers, microbatches: int
+) -> tuple[Steps, Offsets]:
+    """The table of steps of orders without a fault, and the step that each rank gets to.
+
+    That is its end, unless it waits for ever.
+    """
     ranks, joined = len(orders.bounds) - 1, int(units_of_stage[orders.stage].sum())
     columns = np.empty((7, joined), dtype=np.int32)
     bounds, reached = np.empty(ranks + 1, dtype=np.int64), np.empty(ranks, dtype=np.int64)
@@ -88,5 +97,4 @@ def join_orders(orders: Orders, units_of_stage: Integers, microbatches: int) -> 
         ranks, len(orders.stage), len(units_of_stage), joined, microbatches,
         *orders, units_of_stage, *columns, bounds, reached,
     )  # fmt: skip
-    operation, rank, unit, microbatch, block, before, rounds = columns
-    return JoinedSteps(operation, rank, unit, microbatch, block, before, rounds, bounds, reached)
+    return Steps._make([*columns, bounds]), reached

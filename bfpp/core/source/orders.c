@@ -360,7 +360,7 @@ int64_t bfpp_join_orders(
     int64_t ranks, int64_t steps, int64_t stages, int64_t joined, int64_t microbatches,
     const int8_t *operation, const int32_t *stage, const int32_t *microbatch, const bool *fused,
     const int64_t *bounds, const int32_t *units_of_stage, int32_t *operation_of, int32_t *rank_of,
-    int32_t *unit_of, int32_t *microbatch_of, int32_t *block_of, int32_t *before, int32_t *rounds,
+    int32_t *unit_of, int32_t *microbatch_of, int32_t *before, int32_t *block_of, int32_t *rounds,
     int64_t *joined_bounds, int64_t *reached)
 {
     int64_t where[5], total = 0, units = 0, result = 0;

@@ -33,7 +33,7 @@ CORE int64_t bfpp_join_orders(
     const bool fused[steps], const int64_t bounds[ranks + 1],
     const int32_t units_of_stage[stages],
     int32_t operation_of[joined], int32_t rank_of[joined], int32_t unit_of[joined],
-    int32_t microbatch_of[joined], int32_t block_of[joined], int32_t before[joined],
+    int32_t microbatch_of[joined], int32_t before[joined], int32_t block_of[joined],
     int32_t rounds[joined], int64_t joined_bounds[ranks + 1], int64_t reached[ranks]);
 
 #endif

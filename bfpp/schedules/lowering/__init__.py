@@ -44,7 +44,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bfpp.core.lowering import Draft, DraftFault, StepColumns, Units, draft, number
+from bfpp.core.lowering import Draft, DraftFault, Units, draft, number
+from bfpp.core.orders import Steps
 from bfpp.schedules.columns import Groups
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.graph.graph import TaskGraph
@@ -53,7 +54,8 @@ from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.lowering.beginning import Begins
 from bfpp.schedules.lowering.made import ends_of, made_tables
 from bfpp.schedules.lowering.posting import posted
-from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table, table_of
+from bfpp.schedules.lowering.step_table import Deadlock, step_table, table_of
+from bfpp.schedules.operations.operations import Operation
 from bfpp.schedules.orders.posts import Post
 from bfpp.schedules.orders.steps import Order
 from bfpp.schedules.settings.sharding import Communication
@@ -94,12 +96,13 @@ def lower_steps(
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
     communication.require(copies=bool(layout.copies))
-    if communication.offload and not steps.trains:
+    trains = (steps.operation != Operation.FORWARD).any()
+    if communication.offload and not trains:
         raise InvalidConfiguration("offload", "an evaluation keeps no activations")
     tables = made_tables(communication)
     ends = np.array(ends_of(layout, communication), dtype=np.int32)
     drafted = draft(
-        StepColumns(*steps[:6], steps.round, steps.first_of_rank),
+        steps,
         Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends),
         tables,
         layout.microbatches,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from bfpp.core.orders import Fault, JoinedSteps, Orders, find_fault, join_orders
-from bfpp.schedules.columns import Integers
+from bfpp.core.orders import Fault, Offsets, Orders, Steps, find_fault, join_orders
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.operations.operations import OPERATIONS, Operation
+from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.schedules.orders.steps import Order, joined, wrong_block
 
 
@@ -21,29 +19,6 @@ class Deadlock(InvalidConfiguration):
 
     def __init__(self, reason: str) -> None:
         super().__init__("schedule", reason)
-
-
-class Steps(NamedTuple):
-    """All compute steps, rank by rank in each rank's order, a step for each unit.
-
-    `before` is the step whose output a step needs (its input, or the gradient
-    of its output), `block` the first of the two steps of its block, if it is in one,
-    `first_of_rank` where each rank's steps begin, `round` the turn in which a step can run.
-    """
-
-    operation: Integers
-    rank: Integers
-    unit: Integers
-    microbatch: Integers
-    before: Integers
-    block: Integers
-    first_of_rank: npt.NDArray[np.int64]
-    round: Integers
-
-    @property
-    def trains(self) -> bool:
-        """True if there are backward passes: forward passes alone evaluate a model."""
-        return bool((self.operation != Operation.FORWARD).any())
 
 
 def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
@@ -58,10 +33,10 @@ def table_of(orders: Orders, layout: Layout) -> Steps:
     if fault is not Fault.NONE:
         raise InvalidConfiguration("schedule", REASONS[fault](orders, layout, where))
     units = np.array(layout.units_per_stage, dtype=np.int32)
-    table = join_orders(orders, units, layout.microbatches)
-    if (table.reached < table.bounds[1:]).any():
-        _refuse_deadlock(table, layout)
-    return Steps(*table[:4], table.before, table.block, table.bounds, table.round)
+    steps, reached = join_orders(orders, units, layout.microbatches)
+    if (reached < steps.bounds[1:]).any():
+        _refuse_deadlock(steps, reached, layout)
+    return steps
 
 
 def _outside(orders: Orders, layout: Layout, where: list[int]) -> str:
@@ -137,15 +112,15 @@ REASONS = {
 """What is said of each fault, with what `find_fault` says of it."""
 
 
-def _refuse_deadlock(table: JoinedSteps, layout: Layout) -> NoReturn:
+def _refuse_deadlock(steps: Steps, reached: Offsets, layout: Layout) -> NoReturn:
     def describe(step: int) -> str:
-        operation = OPERATIONS[int(table.operation[step])].title
-        where = layout.name_of(int(table.unit[step]))
-        return f"{operation} of {where} micro-batch {table.microbatch[step]}"
+        operation = OPERATIONS[int(steps.operation[step])].title
+        where = layout.name_of(int(steps.unit[step]))
+        return f"{operation} of {where} micro-batch {steps.microbatch[step]}"
 
     stuck = [
-        f"rank {rank} waits in {describe(step)} for {describe(int(table.before[step]))}"
-        for rank, step in enumerate(table.reached.tolist())
-        if step < table.bounds[rank + 1]
+        f"rank {rank} waits in {describe(step)} for {describe(int(steps.before[step]))}"
+        for rank, step in enumerate(reached.tolist())
+        if step < steps.bounds[rank + 1]
     ]
     raise Deadlock("deadlock: " + "; ".join(stuck))
