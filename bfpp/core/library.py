@@ -20,6 +20,7 @@ from bfpp.core.sources import LIBRARY, SOURCE, CoreError, source_hash
 OUT_OF_MEMORY, MALFORMED = -1, -2
 """What functions return instead of a count."""
 
+SHARED = re.compile(r"#define (\w+_PARAMETERS)((?: .*\\\n)+.*)")
 DECLARATION = re.compile(r"CORE int64_t (bfpp_(\w+))\(([^;]*)\);")
 PARAMETER = re.compile(r"(const )?(\w+) (OPTIONAL )?(\w+)(?:\[([^]]*)\])?$")
 
@@ -143,7 +144,9 @@ Parameter = tuple[bool, str, bool, str, str | None]
 def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
     """Symbol and parameters of each function, by its name."""
     text = "".join(path.read_text() for path in sorted(SOURCE.rglob("*.h")))
-    found = {}
+    for name, shared in SHARED.findall(text):
+        text = text.replace(name, shared.replace("\\\n", ""))
+    declarations = {}
     for symbol, name, listed in DECLARATION.findall(text):
         parameters = []
         for each in re.split(r",\s*", listed.strip()):
@@ -152,5 +155,5 @@ def _declarations() -> dict[str, tuple[str, list[Parameter]]]:
                 raise CoreError(f"{each!r} of {symbol} is no parameter")
             constant, kind, optional, own, length = match.groups()
             parameters.append((bool(constant), kind, bool(optional), own, length))
-        found[name] = symbol, parameters
-    return found
+        declarations[name] = symbol, parameters
+    return declarations

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "ordering_problem.h"
 #include "random_draws.h"
 #include "../scratch.h"
 
@@ -219,16 +218,10 @@ static double run_words(
 /* Fill the start of each pass of the words, and how long they take, infinite where they cannot
  * run. Returns 0. */
 int64_t bfpp_replay_words(
-    int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,
-    const int32_t *rank, const double *seconds, const double *transfer, const int32_t *channel,
-    const double *size, const double *limit, const double *rest, const int32_t *stage,
-    const int32_t *first, int64_t width, const int32_t *words, const int64_t *lengths,
+    PROBLEM_PARAMETERS, int64_t width, const int32_t *words, const int64_t *lengths,
     double *start, double taken[1])
 {
-    const struct Problem problem = {
-        stages, ranks, kinds, microbatches, spans, rank, seconds, transfer, channel, size, limit,
-        rest, stage, first,
-    };
+    const struct Problem problem = PROBLEM_GIVEN;
     if (!is_valid(&problem))
         return MALFORMED;
     struct Scratch scratch = {0};
@@ -413,16 +406,10 @@ static double anneal(
  * given cannot run: they are left. Returns 0.
  */
 int64_t bfpp_anneal(
-    int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,
-    const int32_t *rank, const double *seconds, const double *transfer, const int32_t *channel,
-    const double *size, const double *limit, const double *rest, const int32_t *stage,
-    const int32_t *first, int64_t width, int32_t *words, const int64_t *lengths, int64_t steps,
+    PROBLEM_PARAMETERS, int64_t width, int32_t *words, const int64_t *lengths, int64_t steps,
     double hot, double cold, int64_t seed, double taken[1])
 {
-    const struct Problem problem = {
-        stages, ranks, kinds, microbatches, spans, rank, seconds, transfer, channel, size, limit,
-        rest, stage, first,
-    };
+    const struct Problem problem = PROBLEM_GIVEN;
     if (!is_valid(&problem))
         return MALFORMED;
     struct Scratch scratch = {0};

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "ordering_problem.h"
 #include "random_draws.h"
 #include "../scratch.h"
 
@@ -154,16 +153,10 @@ static void vary(int64_t codes, double *delay, double scale, struct Draws *draws
  * Leaves the block's starts and delays there; returns whether it keeps to the limits.
  */
 int64_t bfpp_place_block(
-    int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,
-    const int32_t *rank, const double *seconds, const double *transfer, const int32_t *channel,
-    const double *size, const double *limit, const double *rest, const int32_t *stage,
-    const int32_t *first, double period, int64_t tries, double scale, int64_t seed, double *delay,
+    PROBLEM_PARAMETERS, double period, int64_t tries, double scale, int64_t seed, double *delay,
     double *start)
 {
-    const struct Problem problem = {
-        stages, ranks, kinds, microbatches, spans, rank, seconds, transfer, channel, size, limit,
-        rest, stage, first,
-    };
+    const struct Problem problem = PROBLEM_GIVEN;
     if (!is_valid(&problem))
         return MALFORMED;
     int64_t codes = codes_of(&problem), result = OUT_OF_MEMORY;

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "ordering_problem.h"
 #include "random_draws.h"
 #include "../scratch.h"
 
@@ -297,16 +296,10 @@ static bool has_room(const struct Problem *problem, int64_t width)
  * where by no rule tried the passes can run within the limits. Returns 0.
  */
 int64_t bfpp_dispatch(
-    int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans,
-    const int32_t *rank, const double *seconds, const double *transfer, const int32_t *channel,
-    const double *size, const double *limit, const double *rest, const int32_t *stage,
-    const int32_t *first, int64_t tries, double scale, int64_t seed, int64_t width, double *rule,
+    PROBLEM_PARAMETERS, int64_t tries, double scale, int64_t seed, int64_t width, double *rule,
     int32_t *words, double taken[1])
 {
-    const struct Problem problem = {
-        stages, ranks, kinds, microbatches, spans, rank, seconds, transfer, channel, size, limit,
-        rest, stage, first,
-    };
+    const struct Problem problem = PROBLEM_GIVEN;
     if (!is_valid(&problem) || !has_room(&problem, width))
         return MALFORMED;
     size_t numbers = (size_t)numbers_of_rule(&problem);

@@ -28,6 +28,21 @@ struct Problem {
     const int32_t *first;
 };
 
+/* A problem as functions take it. `library.py` reads it, too: what ends with _PARAMETERS stands for
+ * parameters. */
+#define PROBLEM_PARAMETERS \
+    int64_t stages, int64_t ranks, int64_t kinds, int64_t microbatches, bool spans, \
+    const int32_t rank[kinds * stages], const double seconds[kinds * stages], \
+    const double transfer[2 * stages], const int32_t channel[2 * stages], \
+    const double size[stages], const double limit[ranks], const double rest[ranks], \
+    const int32_t stage[stages], const int32_t first[ranks + 1]
+
+#define PROBLEM_GIVEN \
+    { \
+        stages, ranks, kinds, microbatches, spans, rank, seconds, transfer, channel, size, limit, \
+            rest, stage, first \
+    }
+
 /* Whether all indices are within bounds. */
 bool is_valid(const struct Problem *problem);
 
