@@ -17,6 +17,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from bfpp.executor.processes.launcher.children import PROGRAM
 from tests.helpers import ROOT
 
 SAME = "class Memory: ...\nclass Sharding: ...\n"
@@ -79,6 +80,15 @@ def test_only_a_run_with_checkpoints_imports_what_torch_has_for_them() -> None:
     found = process.stdout.split()
     assert "torch.distributed" in found
     assert "torch.distributed.checkpoint" not in found
+
+
+def test_a_process_can_be_asked_where_it_is_before_torch_is_imported() -> None:
+    """What Python imports before the program begins: the packages around it."""
+    run = f"import sys, {PROGRAM}.__main__; print('torch' in sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "False\n"
 
 
 @pytest.mark.parametrize("module", ["__init__.py", "hidden.py"])

@@ -28,7 +28,7 @@ from bfpp.executor.processes.launcher.sigterm import Terminated
 from bfpp.executor.processes.network import loopback
 from bfpp.executor.processes.sealed_store import SECRET
 
-PROGRAM = "bfpp.executor.processes.__main__"
+PROGRAM = "bfpp.executor"
 SAFELY = ("-P",)
 """Keep Python from importing modules of the working directory that PYTHONPATH does not name."""
 

@@ -1,4 +1,4 @@
-"""A process of our own launcher, after `bfpp.executor.processes.__main__` has started it.
+"""A process of our own launcher, after `bfpp.executor.__main__` has started it.
 
 It ends with its parent, however the parent ends: the kernel is asked to kill it,
 or, on systems without that, its watchdog notices that the parent is gone.

@@ -1,7 +1,7 @@
-"""The program of a process that we start ourselves: `python -m bfpp.executor.processes DIRECTORY`.
+"""The program of a process that we start ourselves: `python -m bfpp.executor DIRECTORY`.
 
-It can be asked where it is from its first moment on, since importing torch may
-take minutes. No package imports this module, which runs as the main one.
+It can be asked where it is from its first moment on, since importing torch may take minutes. So it
+stands in a package that does not import torch: Python imports the packages around a program first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Takes part, once all that this needs is imported."""
+    """Take part, once all that this needs is imported."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # `bfpp.executor.processes.launcher.member.ASK_WHERE`
     gc.disable()  # what is imported stays: to look through it for garbage takes long
