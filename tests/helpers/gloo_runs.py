@@ -117,17 +117,20 @@ def _run(context: ProcessContext, job: Job) -> Ran | None:
     columns = trainer.columns_of_median()
     trainer.close()
     own = pieces_of(backend.workers)
-    parts: list[dict[str, TensorPieces] | None] = [None] * job.workers
-    dist.all_gather_object(parts, own)
+    if columns is None:  # only the first process is asked
+        dist.gather_object(own)
+        return None
+    parts: list[dict[str, TensorPieces]] = [{}] * job.workers
+    dist.gather_object(own, parts)
     held: dict[str, list[TensorPieces]] = {}
     for part in parts:
-        for name, pieces in (part or {}).items():
+        for name, pieces in part.items():
             held.setdefault(name, []).append(pieces)
     state = {
         name: replace(each[0], pieces=[piece for pieces in each for piece in pieces.pieces])
         for name, each in held.items()
     }
-    return None if columns is None else Ran(reports, state, columns)
+    return Ran(reports, state, columns)
 
 
 class _Untagged:
