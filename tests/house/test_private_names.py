@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -39,7 +40,11 @@ ALONE = {
 }  # fmt: skip
 """What has no public twin: of the standard library and of torch, whose versions are pinned."""
 
-FILES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "bfpp").rglob("*.py"))}
+
+@cache
+def files() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "bfpp").rglob("*.py"))}
+
 
 PRIVATE = re.compile(r"_[A-Za-z](\w*[^\W_])?$")
 """Not `__file__`, nor a name of `enum` that it means to be overridden, such as `_missing_`."""
@@ -77,7 +82,9 @@ def own_attributes(tree: ast.AST) -> Iterator[str]:
                     yield part.id if isinstance(part, ast.Name) else part.attr
 
 
-OWN = {name for tree in FILES.values() for name in own_attributes(tree)}
+@cache
+def own() -> set[str]:
+    return {name for tree in files().values() for name in own_attributes(tree)}
 
 
 def used(tree: ast.AST) -> Iterator[str]:
@@ -88,7 +95,7 @@ def used(tree: ast.AST) -> Iterator[str]:
     here = {*own_attributes(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
-            known = OWN if getattr(node.value, "id", None) in ("self", "cls") else here
+            known = own() if getattr(node.value, "id", None) in ("self", "cls") else here
             if node.attr not in known:
                 yield node.attr
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "setattr"):
@@ -101,6 +108,7 @@ def used(tree: ast.AST) -> Iterator[str]:
                 yield str(name.value)
 
 
+@cache  # the source of a class is looked for in all of its file
 def members(base: type) -> set[str]:
     """Private names that a class has, or gives itself."""
     try:
@@ -136,7 +144,7 @@ def module_of(path: Path) -> object:
 def found() -> dict[str, set[str]]:
     """Private names of others, and the files that use them."""
     uses: dict[str, set[str]] = {}
-    for path, tree in FILES.items():
+    for path, tree in files().items():
         for name in [*imported(tree), *used(tree), *inherited(module_of(path), tree)]:
             uses.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     return uses
