@@ -13,6 +13,7 @@ from torch.distributed import HashStore
 
 from benchmarks.helpers.programs import Ended, command
 from bfpp.command_line import main
+from bfpp.executor import processes
 from bfpp.executor.processes import Limits, Message, ProcessContext, launch
 from bfpp.executor.processes.launcher.process import Arguments, Entry, Outcome
 from bfpp.executor.processes.watch.watch import Watch
@@ -45,20 +46,21 @@ def started_here() -> Iterator[None]:
     For runs that succeed: nobody watches this process to report how it failed.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bfpp.executor.processes.launcher.launch", _launch_here)
+        assert processes.launch is launch  # where commands import it from
+        patch.setattr(processes, "launch", _launch_here)
         yield
 
 
 def _launch_here(
     entry: Entry[Arguments, Outcome],
     arguments: Arguments,
-    processes: int,
+    count: int,
     limits: Limits,
     on_message: Callable[[Message], None],
     interface: str | None,
 ) -> Outcome | None:
-    if processes > 1:
-        return launch(entry, arguments, processes, limits, on_message, interface)
+    if count > 1:
+        return launch(entry, arguments, count, limits, on_message, interface)
 
     def send(message: Message) -> None:
         on_message(json.loads(json.dumps(message)))
