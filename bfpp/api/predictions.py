@@ -88,15 +88,15 @@ class Prediction(Result):
         from bfpp.sim.experiment.uncertainty import not_modelled
 
         peak = self._peak()
-        found = physical_prediction(self.timeline, physical)
+        predicted = physical_prediction(self.timeline, physical)
         return {
             **engine,
-            **found,
+            **predicted,
             **self._host_memory(physical),
             "memory_peak": peak,
             **stages_for_others(self.experiment),
             **(self._interval(physical) if self.with_interval else {}),
-            "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
+            "not_modelled": not_modelled(self.timeline, physical, predicted["memory_reserved_gb"]),
         }
 
     def _host_memory(self, physical: PhysicalCosts) -> dict[str, float]:

@@ -119,11 +119,11 @@ def _activations(
     """Bytes of each unit's activations, and what of them is not known."""
     if plan.keeps_float32:
         sizes = None
-    found = _described(plan, sizes) if sizes else _nothing(plan)
+    activations = _described(plan, sizes) if sizes else _nothing(plan)
     if plan.activations is Activations.RECOMPUTE:
         inputs = np.array([0, *(form.values.shape.bytes for form in plan.forms[:-1])], dtype=float)
-        return inputs_alone(found, inputs), () if sizes else ("transient",)
-    return found, () if sizes else ("saved", "transient")
+        return inputs_alone(activations, inputs), () if sizes else ("transient",)
+    return activations, () if sizes else ("saved", "transient")
 
 
 def _nothing(plan: Plan) -> UnitActivations:

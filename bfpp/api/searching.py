@@ -131,10 +131,10 @@ def search(
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for found in evaluated(problem, missing, workers, top, met, every=every):
-            bar.advance(job, len(found.outcomes) + found.excluded.total())
-            has_results = has_results or bool(found.outcomes)
-            yield found
+        for result in evaluated(problem, missing, workers, top, met, every=every):
+            bar.advance(job, len(result.outcomes) + result.excluded.total())
+            has_results = has_results or bool(result.outcomes)
+            yield result
     if not has_results:
         nearest = workers.nearest.submit(nearest_of, problem, chosen).result()
         yield SearchResult([nearest], Counter({TOO_LARGE: -1}))

@@ -95,8 +95,8 @@ def search(
         with Workers(count=workers) as several:
             outcomes = [
                 outcome
-                for found in evaluated(problem, chosen, several)
-                for outcome in found.outcomes
+                for result in evaluated(problem, chosen, several)
+                for outcome in result.outcomes
             ]
     return [outcome.record for outcome in ranked(outcomes)]
 

@@ -103,9 +103,9 @@ def _print(results: Sequence[Prediction]) -> None:
             *(_division(each.timeline.graph.layout) for each in results),
         ),
     ]
-    found = [dict(result.highlights()) for result in results]
-    titles = dict.fromkeys(chain(*sorted(found, key=len, reverse=True)))
-    rows.extend((title, *(lines.get(title, "-") for lines in found)) for title in titles)
+    highlights = [dict(result.highlights()) for result in results]
+    titles = dict.fromkeys(chain(*sorted(highlights, key=len, reverse=True)))
+    rows.extend((title, *(lines.get(title, "-") for lines in highlights)) for title in titles)
     names = [result.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
     print_cautions(results)

@@ -32,17 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Lay the two over one another; both may be simulated or measured, in either order."""
     check_picture_arguments(options)
-    found = difference(*(load(getattr(options, name), name.upper()) for name in FILES))
-    step = SavedTimeline(found.simulated).title
+    compared = difference(*(load(getattr(options, name), name.upper()) for name in FILES))
+    step = SavedTimeline(compared.simulated).title
     results = [
         SavedTimeline(timeline, name[0].upper() + name[1:])
-        for timeline, name in zip((found.simulated, found.measured), found.names, strict=True)
+        for timeline, name in zip(
+            (compared.simulated, compared.measured), compared.names, strict=True
+        )
     ]
     if options.json:
-        print_json(difference_record(found))
+        print_json(difference_record(compared))
     else:
         print_text(options, results)
-        print_difference(found, step)
-    title = f"{step}: {' and '.join(found.names)}"
-    write_pictures(options, results, title, difference_in_words(found))
+        print_difference(compared, step)
+    title = f"{step}: {' and '.join(compared.names)}"
+    write_pictures(options, results, title, difference_in_words(compared))
     return 0

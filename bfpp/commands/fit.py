@@ -47,14 +47,14 @@ def run(options: argparse.Namespace) -> int:
     with blaming("TABLE.csv"):
         rows = read_measurements(options.table, trust=options.trust)
     with _progress(1 if options.no_cross_validation else fits(rows)) as progress:
-        found = fit(rows, not options.no_cross_validation, progress)
+        fitted = fit(rows, not options.no_cross_validation, progress)
     if options.json:
-        print_json(_record(found, rows))
+        print_json(_record(fitted, rows))
     else:
-        _print(found, rows)
+        _print(fitted, rows)
     if options.out:
         with options.out.written() as path:
-            path.write_text(constants_text(found, options.table.name), encoding="utf-8")
+            path.write_text(constants_text(fitted, options.table.name), encoding="utf-8")
     return 0
 
 
@@ -85,7 +85,7 @@ def _by_group(rows: list[Measurement]) -> list[tuple[tuple[str, str], Numbers]]:
     return [(group, np.array([row.group == group for row in rows])) for group in groups]
 
 
-def _record(found: Fit, rows: list[Measurement]) -> dict[str, object]:
+def _record(fitted: Fit, rows: list[Measurement]) -> dict[str, object]:
     record: dict[str, object] = {
         "constants": [
             {
@@ -95,26 +95,26 @@ def _record(found: Fit, rows: list[Measurement]) -> dict[str, object]:
                 "unit": each.parameter.unit,
                 "determined": each.determined,
             }
-            for each in found.constants
+            for each in fitted.constants
         ],
-        "throughput_mape": _mean(found.errors),
-        "residuals": [100 * error for error in found.errors.tolist()],
+        "throughput_mape": _mean(fitted.errors),
+        "residuals": [100 * error for error in fitted.errors.tolist()],
         "groups": [
             {
                 "group": list(group),
                 "rows": int(inside.sum()),
-                "error": _mean(found.errors[inside]),
-                "left_out": None if found.left_out is None else _mean(found.left_out[inside]),
+                "error": _mean(fitted.errors[inside]),
+                "left_out": None if fitted.left_out is None else _mean(fitted.left_out[inside]),
             }
             for group, inside in _by_group(rows)
         ],
     }
-    if found.left_out is not None:
-        record["cross_validated_mape"] = _mean(found.left_out)
+    if fitted.left_out is not None:
+        record["cross_validated_mape"] = _mean(fitted.left_out)
     return record
 
 
-def _print(found: Fit, rows: list[Measurement]) -> None:
+def _print(fitted: Fit, rows: list[Measurement]) -> None:
     constants = [
         (
             each.parameter.name,
@@ -123,7 +123,7 @@ def _print(found: Fit, rows: list[Measurement]) -> None:
             each.parameter.unit,
             "yes" if each.determined else "no: the prior",
         )
-        for each in found.constants
+        for each in fitted.constants
     ]
     print_table("Constants", COLUMNS, constants)
     groups = [(("all", ""), np.ones(len(rows), dtype=bool)), *_by_group(rows)]
@@ -131,9 +131,9 @@ def _print(found: Fit, rows: list[Measurement]) -> None:
         (
             " ".join(group),
             str(int(inside.sum())),
-            f"{_mean(found.errors[inside]):.1f} %",
-            f"{100 * np.abs(found.errors[inside]).max():.1f} %",
-            "" if found.left_out is None else f"{_mean(found.left_out[inside]):.1f} %",
+            f"{_mean(fitted.errors[inside]):.1f} %",
+            f"{100 * np.abs(fitted.errors[inside]).max():.1f} %",
+            "" if fitted.left_out is None else f"{_mean(fitted.left_out[inside]):.1f} %",
         )
         for group, inside in groups
     ]

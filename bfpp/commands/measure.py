@@ -75,13 +75,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(measured: Measured, options: argparse.Namespace) -> int:
     """Fit, print, and write."""
-    found = calibrate(measured.cluster, measured.rows)
+    calibration = calibrate(measured.cluster, measured.rows)
     if options.json:
-        print_json(_record(found, measured))
+        print_json(_record(calibration, measured))
     else:
-        _print(found, measured.rows)
+        _print(calibration, measured.rows)
     with options.out.written() as path:
-        path.write_text(cluster_text(found.cluster, _lines(measured.about)), encoding="utf-8")
+        path.write_text(cluster_text(calibration.cluster, _lines(measured.about)), encoding="utf-8")
     return 0
 
 
@@ -133,10 +133,10 @@ class Errors:
     worst: float
 
 
-def _errors(found: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
+def _errors(calibration: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
     """Errors by group, for all measurements with a prediction."""
     groups: dict[Group, list[float]] = {}
-    for row, ratio in zip(rows, found.ratios, strict=True):
+    for row, ratio in zip(rows, calibration.ratios, strict=True):
         if ratio is not None:
             groups.setdefault(_group(row), []).append(ratio - 1)
     return {
@@ -145,27 +145,27 @@ def _errors(found: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
     }
 
 
-def _record(found: Calibration, measured: Measured) -> dict[str, Any]:
+def _record(calibration: Calibration, measured: Measured) -> dict[str, Any]:
     return {
         "about": measured.about,
         "constants": [
             {"name": ".".join(each.path), "value": each.value, "deviation": each.deviation}
-            for each in found.constants
+            for each in calibration.constants
         ],
         "measurements": [
             {**row, "predicted_over_measured": ratio}
-            for row, ratio in zip(measured.rows, found.ratios, strict=True)
+            for row, ratio in zip(measured.rows, calibration.ratios, strict=True)
         ],
     }
 
 
-def _print(found: Calibration, rows: Sequence[Row]) -> None:
+def _print(calibration: Calibration, rows: Sequence[Row]) -> None:
     print_table(
         "Constants",
         ("constant", "value", "standard error"),
         [
             (".".join(each.path), f"{each.value:.4g}", f"{100 * each.deviation:.1f} %")
-            for each in found.constants
+            for each in calibration.constants
         ],
     )
     print_table(
@@ -179,6 +179,6 @@ def _print(found: Calibration, rows: Sequence[Row]) -> None:
                 f"{100 * each.bias:+.1f} %",
                 f"{100 * each.worst:+.1f} %",
             )
-            for group, each in _errors(found, rows).items()
+            for group, each in _errors(calibration, rows).items()
         ],
     )

@@ -114,18 +114,18 @@ def run(options: argparse.Namespace) -> int:
     if outcome.stopped:
         say(_stopped(outcome))
     use_cores(job.workers)
-    found = verify(plan, outcome) if options.verify and not outcome.stopped else None
+    verification = verify(plan, outcome) if options.verify and not outcome.stopped else None
     memory = memory_record(outcome.memory, predicted, plan.graph)
-    record = _record(job, outcome, tokens, found) | {"memory": memory}
+    record = _record(job, outcome, tokens, verification) | {"memory": memory}
     if options.json:
         print_json(with_assumptions(record, assumed))
     else:
-        _print(job, record, outcome, found)
+        _print(job, record, outcome, verification)
         print_memory(memory)
     _write_trace(options, job, plan, outcome)
     if outcome.stopped:
         return STOPPED
-    return 0 if found is None or found.is_exact else 1
+    return 0 if verification is None or verification.is_exact else 1
 
 
 def _stopped(outcome: TrainingResult) -> str:
@@ -184,7 +184,7 @@ def _write_trace(
 
 
 def _record(
-    job: Job, outcome: TrainingResult, tokens: int, found: Verification | None
+    job: Job, outcome: TrainingResult, tokens: int, verification: Verification | None
 ) -> dict[str, Any]:
     """The results; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
@@ -207,14 +207,14 @@ def _record(
             {"step": step, "loss": _finite(loss)} for step, loss in outcome.evaluations
         ],
     }
-    if found:
+    if verification:
         record |= {
-            "reference_losses": list(map(_finite, found.reference_losses)),
-            "max_loss_error": _finite(found.max_loss_error),
-            "max_weight_error": _finite(found.max_weight_error),
-            "movement_error": _finite(found.movement_error),
-            "tolerance": vars(found.tolerance),
-            "exact": found.is_exact,
+            "reference_losses": list(map(_finite, verification.reference_losses)),
+            "max_loss_error": _finite(verification.max_loss_error),
+            "max_weight_error": _finite(verification.max_weight_error),
+            "movement_error": _finite(verification.movement_error),
+            "tolerance": vars(verification.tolerance),
+            "exact": verification.is_exact,
         }
     return record
 
@@ -225,7 +225,7 @@ def _finite(value: float) -> float | None:
 
 
 def _print(
-    job: Job, record: Mapping[str, Any], outcome: TrainingResult, found: Verification | None
+    job: Job, record: Mapping[str, Any], outcome: TrainingResult, verification: Verification | None
 ) -> None:
     replicas = f", {job.dp} data-parallel replicas" if job.dp > 1 else ""
     divided = f", {job.tp} tensor-parallel ranks" if job.tp > 1 else ""
@@ -248,11 +248,11 @@ def _print(
             rows.append(("steps left out", ", ".join(map(str, skipped))))
     else:
         rows = [("steps", f"none left after {record['first_step']}")]
-    if found:
+    if verification:
         rows += [
-            ("matches the single-process reference", "yes" if found.is_exact else "NO"),
-            ("largest loss error", f"{found.max_loss_error:.1e}"),
-            ("largest weight error", f"{found.max_weight_error:.1e}"),
-            ("weight error (RMS, of the distance trained)", f"{found.movement_error:.1e}"),
+            ("matches the single-process reference", "yes" if verification.is_exact else "NO"),
+            ("largest loss error", f"{verification.max_loss_error:.1e}"),
+            ("largest weight error", f"{verification.max_weight_error:.1e}"),
+            ("weight error (RMS, of the distance trained)", f"{verification.movement_error:.1e}"),
         ]
     print_table(title, ("", ""), rows)

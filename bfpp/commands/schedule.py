@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     with bar:
         task = bar.add_task("", total=1.0, best="-")
         try:
-            found = synthesize(
+            result = synthesize(
                 experiment,
                 memory_limit=counted,
                 memory_gb=gigabytes,
@@ -134,16 +134,16 @@ def run(options: argparse.Namespace) -> int:
                 progress=lambda over, best: bar.update(task, completed=over, best=in_words(best)),
             )
         except Interrupted as interrupted:
-            found, exit_code = interrupted.best, INTERRUPTED
+            result, exit_code = interrupted.best, INTERRUPTED
     if exit_code:
         sys.stderr.write("bfpp schedule: interrupted: this is the best order found so far\n")
     if options.json:
-        print_json(_record(found))
+        print_json(_record(result))
     else:
-        _print(found, str(options.out.path) if options.out else None)
+        _print(result, str(options.out.path) if options.out else None)
     if options.out:
         with options.out.written() as path:
-            path.write_text(orders_text(found), encoding="utf-8")
+            path.write_text(orders_text(result), encoding="utf-8")
     return exit_code
 
 
@@ -175,9 +175,9 @@ def memory_limits(text: str | None) -> tuple[list[float] | None, list[float] | N
     return (None, numbers) if in_gigabytes == {True} else (numbers, None)
 
 
-def orders_text(found: Synthesis) -> str:
+def orders_text(result: Synthesis) -> str:
     """The order as a file, with the values of its experiment."""
-    experiment = found.experiment
+    experiment = result.experiment
     said = {name: value for name, value in experiment.record.items() if name not in NOT_SAID}
     return "\n".join(
         [
@@ -188,23 +188,23 @@ def orders_text(found: Synthesis) -> str:
     )
 
 
-def _record(found: Synthesis) -> dict[str, Any]:
-    software = found.experiment.software
+def _record(result: Synthesis) -> dict[str, Any]:
+    software = result.experiment.software
     return {
         **({"implementation": software} if software else {}),
-        "objective": found.aim,
-        "step_time": found.step_time,
-        "seconds": found.seconds,
-        "lower_bound": found.bound.seconds,
-        "bound_by": found.bound.by,
-        "gap": found.gap,
-        "best_rule": found.rule.rule.name if found.rule else None,
-        "best_rule_step_time": found.rule_step_time,
-        "best_rule_seconds": found.rule_seconds,
-        "placement": found.placement,
-        "cut": found.experiment.cut,
-        "recompute": found.experiment.recompute,
-        **(_peak_record(found.peak) if found.peak else {}),
+        "objective": result.aim,
+        "step_time": result.step_time,
+        "seconds": result.seconds,
+        "lower_bound": result.bound.seconds,
+        "bound_by": result.bound.by,
+        "gap": result.gap,
+        "best_rule": result.rule.rule.name if result.rule else None,
+        "best_rule_step_time": result.rule_step_time,
+        "best_rule_seconds": result.rule_seconds,
+        "placement": result.placement,
+        "cut": result.experiment.cut,
+        "recompute": result.experiment.recompute,
+        **(_peak_record(result.peak) if result.peak else {}),
     }
 
 
@@ -219,15 +219,19 @@ def _peak_record(peak: Peak) -> dict[str, Any]:
     }
 
 
-def _print(found: Synthesis, path: str | None) -> None:
-    rows = [("step time", in_words(found.step_time)), *_chosen(found.experiment), *_sought(found)]
-    print_table(f"Order of {found.placement} stages", ("", ""), rows)
-    sys.stdout.write(f"Lower bound from {(found.peak or found.bound).by}.\n\n")
+def _print(result: Synthesis, path: str | None) -> None:
+    rows = [
+        ("step time", in_words(result.step_time)),
+        *_chosen(result.experiment),
+        *_sought(result),
+    ]
+    print_table(f"Order of {result.placement} stages", ("", ""), rows)
+    sys.stdout.write(f"Lower bound from {(result.peak or result.bound).by}.\n\n")
     if path:
         name = shlex.quote(path)
         sys.stdout.write(f"Next: bfpp simulate {name} --text")
-        if found.rule is not None:
-            sys.stdout.write(f"; bfpp compare {name} {found.rule.rule.name}")
+        if result.rule is not None:
+            sys.stdout.write(f"; bfpp compare {name} {result.rule.rule.name}")
         sys.stdout.write("\n")
 
 
@@ -241,9 +245,9 @@ def _chosen(experiment: Experiment) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in said.items() if value is not None]
 
 
-def _sought(found: Synthesis) -> list[tuple[str, str]]:
+def _sought(result: Synthesis) -> list[tuple[str, str]]:
     """The objective, its bound and gap, and the best rule's."""
-    if (peak := found.peak) is not None:
+    if (peak := result.peak) is not None:
         unit, least = peak.unit, peak.of_rule
         rule = None if least is None else (f"{least:.4g} {unit}", least / peak.amount - 1)
         rows = [
@@ -253,15 +257,15 @@ def _sought(found: Synthesis) -> list[tuple[str, str]]:
         ]
         best, none = "best schedule within the step time", "none: no such order keeps less"
     else:
-        seconds = found.rule_seconds
-        rule = None if seconds is None else (in_words(seconds), seconds / found.seconds - 1)
+        seconds = result.rule_seconds
+        rule = None if seconds is None else (in_words(seconds), seconds / result.seconds - 1)
         rows = [
-            *([] if found.aim is Aim.STEP else [(SOUGHT[found.aim], in_words(found.seconds))]),
-            ("lower bound", in_words(found.bound.seconds)),
+            *([] if result.aim is Aim.STEP else [(SOUGHT[result.aim], in_words(result.seconds))]),
+            ("lower bound", in_words(result.bound.seconds)),
         ]
         best, none = "best schedule within the limit", "none: no order is faster"
-    gap = f"{found.gap:.2%}" if found.gap > TOLERANCE else none
-    if found.rule is None or rule is None:
+    gap = f"{result.gap:.2%}" if result.gap > TOLERANCE else none
+    if result.rule is None or rule is None:
         return [*rows, ("gap", gap), (best, "none")]
     took, gain = rule
-    return [*rows, ("gap", gap), (best, f"{found.rule.rule.name}, {took} ({gain:+.1%})")]
+    return [*rows, ("gap", gap), (best, f"{result.rule.rule.name}, {took} ({gain:+.1%})")]

@@ -153,10 +153,10 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     except KeyboardInterrupt:
         interrupted = True
         workers.end()
-    found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
-    found.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
+    outcomes = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
+    outcomes.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    ranking = _ranked(problem, found, options.top, workers)
+    ranking = _ranked(problem, outcomes, options.top, workers)
     if options.json:
         print_json(with_assumptions(_record(problem, ranking, tried, options), assumed))
     else:
@@ -166,7 +166,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
         raise journal.failure
     if interrupted:
         return INTERRUPTED
-    return 0 if any(outcome.fits for outcome in found) else NOTHING_FITS
+    return 0 if any(outcome.fits for outcome in outcomes) else NOTHING_FITS
 
 
 def _keeps_all(options: argparse.Namespace) -> bool:

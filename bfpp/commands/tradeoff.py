@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         for part in search(problem, workers):
             for outcome in part.outcomes:
                 by_schedule[outcome.configuration.schedule.reference].append(outcome)
-    found = {
+    costs = {
         name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
     }
@@ -71,25 +71,25 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
-    extrapolated = {each.gpus for trainings in found.values() for each in trainings}
+    extrapolated = {each.gpus for trainings in costs.values() for each in trainings}
     if missing := [f"{gpus:,}" for gpus in options.sizes if gpus not in extrapolated]:
         reason = f"replicas of what fits on {problem.gpus} GPUs do not fill {', '.join(missing)}"
         raise InvalidConfiguration("sizes", reason)
     if options.json:
-        sizes = {name: [_record(each, options) for each in every] for name, every in found.items()}
+        sizes = {name: [_record(each, options) for each in every] for name, every in costs.items()}
         record = {**sizes, "schedules": sizes, "implementation": problem.implementation.name}
         print_json(with_assumptions(record, assumed))
     else:
-        _print(found, options, problem)
+        _print(costs, options, problem)
     if options.svg:
-        write_figure(options.svg, svg_charts([_chart(found, problem.model.name)]))
+        write_figure(options.svg, svg_charts([_chart(costs, problem.model.name)]))
     return 0
 
 
-def _chart(found: dict[str, list[TrainingCost]], model: str) -> Chart:
+def _chart(costs: dict[str, list[TrainingCost]], model: str) -> Chart:
     series = [
         Series(name, [each.days for each in trainings], [each.gpu_days / 1e3 for each in trainings])
-        for name, trainings in found.items()
+        for name, trainings in costs.items()
     ]
     return Chart(
         model,
@@ -107,11 +107,11 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
 
 
 def _print(
-    found: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
+    costs: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
 ) -> None:
     rows = []
     for gpus in dict.fromkeys(options.sizes):
-        for name, trainings in found.items():
+        for name, trainings in costs.items():
             for each in [each for each in trainings if each.gpus == gpus]:
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
                 degrees = each.outcome.configuration.degrees

@@ -69,20 +69,20 @@ def _training(launch: Launch) -> Settings:
     """Batch sizes: the local batch is all micro-batches of a pipeline, else one."""
     precision = launch.precision
     microbatches = launch.microbatches if launch.pp > 1 else 1
-    found: Settings = {
+    settings: Settings = {
         "local_batch_size": launch.microbatch_size * microbatches,
         "global_batch_size": launch.batch,
         "seq_len": launch.transformer.sequence,
     }
     if precision is Precision.FP32:
-        found["mixed_precision_param"] = "float32"
-    return found
+        settings["mixed_precision_param"] = "float32"
+    return settings
 
 
 def _parallelism(launch: Launch) -> Settings:
     sharded = launch.sharding is not Sharding.NONE
     replicas = launch.dp_replicate if sharded else launch.dp
-    found: Settings = {
+    settings: Settings = {
         "data_parallel_replicate_degree": replicas,
         "data_parallel_shard_degree": launch.dp // replicas,
         "tensor_parallel_degree": launch.tp,
@@ -91,17 +91,17 @@ def _parallelism(launch: Launch) -> Settings:
         "pipeline_parallel_degree": launch.pp,
     }
     if launch.overlaps_chunks:  # which the compiler arranges
-        found["enable_async_tensor_parallel"] = True
+        settings["enable_async_tensor_parallel"] = True
     if sharded:
         gathers = launch.gathers_runs
-        found["fsdp_reshard_after_forward"] = "always" if gathers else "never"
+        settings["fsdp_reshard_after_forward"] = "always" if gathers else "never"
     if launch.cp > 1 and (rotation := ROTATIONS.get(launch.cp_comm)):
-        found["context_parallel_rotate_method"] = rotation
+        settings["context_parallel_rotate_method"] = rotation
     if launch.ep > 1:
-        found["expert_tensor_parallel_degree"] = 1
+        settings["expert_tensor_parallel_degree"] = 1
         if launch.dispatch == "deduplicated":
-            found["expert_parallel_comm_backend"] = "deepep"
-    return found | _pipeline(launch) if launch.pp > 1 else found
+            settings["expert_parallel_comm_backend"] = "deepep"
+    return settings | _pipeline(launch) if launch.pp > 1 else settings
 
 
 def _compile(launch: Launch) -> Settings:
@@ -110,18 +110,18 @@ def _compile(launch: Launch) -> Settings:
 
 def _pipeline(launch: Launch) -> Settings:
     """The schedule, or a file of its orders; and which layers each stage has."""
-    found: Settings = {"pipeline_parallel_microbatch_size": launch.microbatch_size}
+    settings: Settings = {"pipeline_parallel_microbatch_size": launch.microbatch_size}
     if not _can_be_ordered(launch.layout):
-        return found
+        return settings
     if pytorchs := _pytorchs(launch):
-        found["pipeline_parallel_schedule"] = pytorchs
+        settings["pipeline_parallel_schedule"] = pytorchs
     else:
         # Stages are placed by this; the file says in which order they run.
         style = "Interleaved1F1B" if loops_around(launch.layout) else "ZBVZeroBubble"
-        found["pipeline_parallel_schedule"] = style
-        found["pipeline_parallel_schedule_csv"] = ORDERS
-    found["module_fqns_per_model_part"] = module_names(launch.layers_of_stages)
-    return found
+        settings["pipeline_parallel_schedule"] = style
+        settings["pipeline_parallel_schedule_csv"] = ORDERS
+    settings["module_fqns_per_model_part"] = module_names(launch.layers_of_stages)
+    return settings
 
 
 def _pytorchs(launch: Launch) -> str | None:

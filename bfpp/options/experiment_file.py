@@ -48,9 +48,9 @@ def read_experiment(path: str, *, trust: bool = False) -> Experiment:
 def experiment_of_file(path: str, values: Mapping[str, object]) -> Experiment:
     """The experiment that a file says by these values; SCHEDULE is blamed for what cannot be."""
     try:
-        found = experiment_of(values)
-        unnamed = found.model is not None and found.implementation is None
-        return found.changed(implementation=BEFORE) if unnamed else found
+        experiment = experiment_of(values)
+        unnamed = experiment.model is not None and experiment.implementation is None
+        return experiment.changed(implementation=BEFORE) if unnamed else experiment
     except InvalidConfiguration as error:
         if error.field == FIELD and values.get(FIELD) == path:
             raise

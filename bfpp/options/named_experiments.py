@@ -56,7 +56,7 @@ def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list
     them; one that none has is refused.
     """
     parameters = {each for experiment in known for each in experiment.rule.parameters}
-    found = []
+    experiments = []
     for experiment in known:
         rule = experiment.rule
         own = {
@@ -71,5 +71,5 @@ def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list
             own["units_per_stage"] = units
         elif loops and experiment.model is None and "model" not in own:
             own["units_per_stage"] = rule.division(loops)[1]
-        found.append(experiment.changed(**own))
-    return found
+        experiments.append(experiment.changed(**own))
+    return experiments

@@ -253,14 +253,14 @@ def experiment(options: argparse.Namespace) -> Experiment:
 def words(experiment: Experiment) -> list[str]:
     """SCHEDULE and the options that mean an experiment: `experiment` reads them back."""
     record = experiment.record
-    found = [record.pop("schedule")]
+    flags = [record.pop("schedule")]
     for name, value in record.items():
         if isinstance(value, bool):
-            found.append(_flag(name, value))
+            flags.append(_flag(name, value))
             continue
         text = str(value)  # which argparse takes for an option, if it begins as one
-        found += [f"{_option(name)}={text}"] if text[:1] == "-" else [_option(name), text]
-    return found
+        flags += [f"{_option(name)}={text}"] if text[:1] == "-" else [_option(name), text]
+    return flags
 
 
 def pipeline(options: argparse.Namespace) -> Experiment:

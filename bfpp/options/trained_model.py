@@ -65,8 +65,8 @@ def _text(options: argparse.Namespace, name: str) -> Path | None:
     if path is None:
         return None
     with blaming(f"--{name.replace('_', '-')}"):
-        read_text(found := path.resolve(strict=True))
-    return found
+        read_text(resolved := path.resolve(strict=True))
+    return resolved
 
 
 def transformer_source(

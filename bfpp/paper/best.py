@@ -145,10 +145,10 @@ def best_outcomes(panel: PaperPanel) -> dict[str, dict[int, Outcome]]:
                     future = workers.submit(evaluate, problem, part)
                     method_of[future] = method.name
                     work.append(future)
-        found: dict[str, list[Outcome]] = {method.name: [] for method in METHODS}
+        outcomes_of: dict[str, list[Outcome]] = {method.name: [] for method in METHODS}
         for future in as_completed(work):
-            found[method_of[future]] += future.result()
-    return {name: _best(outcomes) for name, outcomes in found.items()}
+            outcomes_of[method_of[future]] += future.result()
+    return {name: _best(outcomes) for name, outcomes in outcomes_of.items()}
 
 
 def _problem(panel: PaperPanel, variant: Variant) -> Problem:

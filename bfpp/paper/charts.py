@@ -94,5 +94,5 @@ def reached(
     graph, physical = experiment.graph(), experiment.require_physical()
     timeline = simulate(graph, physical.costs(graph))
     peak = physical.cluster.device.peak
-    found = predict(timeline, physical)
-    return Reached(100 * found["tflops_per_gpu"] * 1e12 / peak, found["memory_largest_gb"])
+    predicted = predict(timeline, physical)
+    return Reached(100 * predicted["tflops_per_gpu"] * 1e12 / peak, predicted["memory_largest_gb"])

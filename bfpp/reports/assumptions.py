@@ -194,10 +194,10 @@ def _shown(value: object) -> str:
 
 def by_implementation(experiment: Experiment, names: Collection[str]) -> Iterator[list[str]]:
     """Rows of a table: each value that implementations differ in, as each of them has it."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name in names:
         for said in assumed_values(experiment.changed(implementation=name)):
-            found.setdefault(said.name, []).append(said.value)
+            values.setdefault(said.name, []).append(said.value)
     for each in TABLE[1:]:
-        if len({*found[each.name]}) > 1:
-            yield [f"`{each.name}`", each.meaning, *found[each.name]]
+        if len({*values[each.name]}) > 1:
+            yield [f"`{each.name}`", each.meaning, *values[each.name]]

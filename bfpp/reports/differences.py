@@ -20,14 +20,14 @@ TASKS_SHOWN = 5
 Row = tuple[str, ...]
 
 
-def difference_record(found: Difference) -> dict[str, Any]:
+def difference_record(difference: Difference) -> dict[str, Any]:
     """The difference as a JSON object; times in seconds."""
     return {
-        **_pair("step_time", found.step_time),
-        "simulated_source": found.simulated.source,
-        "measured_source": found.measured.source,
-        "digest": found.simulated.graph.digest,
-        "mean_rank": {name: _pair("seconds", pair) for name, pair in found.mean_rank.items()},
+        **_pair("step_time", difference.step_time),
+        "simulated_source": difference.simulated.source,
+        "measured_source": difference.measured.source,
+        "digest": difference.simulated.graph.digest,
+        "mean_rank": {name: _pair("seconds", pair) for name, pair in difference.mean_rank.items()},
         "operations": {
             operation.title: {
                 "count": each.count,
@@ -35,7 +35,7 @@ def difference_record(found: Difference) -> dict[str, Any]:
                 **_pair("total", each.total),
                 "error": each.total.error,
             }
-            for operation, each in found.operations.items()
+            for operation, each in difference.operations.items()
         },
         "lanes": [
             {
@@ -44,13 +44,13 @@ def difference_record(found: Difference) -> dict[str, Any]:
                 **_pair("busy", each.busy),
                 "error": each.busy.error,
             }
-            for each in found.lanes
+            for each in difference.lanes
         ],
         "ranks": [
             {"rank": each.rank, **_pair("compute_time", each.compute), **_pair("idle", each.idle)}
-            for each in found.ranks
+            for each in difference.ranks
         ],
-        "not_measured": found.not_measured,
+        "not_measured": difference.not_measured,
         "memory": [
             {
                 "rank": each.rank,
@@ -59,17 +59,17 @@ def difference_record(found: Difference) -> dict[str, Any]:
                 "simulated_task": each.simulated_task.number,
                 "measured_task": each.measured_task.number,
             }
-            for each in found.memory
+            for each in difference.memory
         ],
-        "worst": [_task(each) for each in found.worst],
-        "drifted": [_task(each) for each in found.drifted],
+        "worst": [_task(each) for each in difference.worst],
+        "drifted": [_task(each) for each in difference.drifted],
     }
 
 
-def difference_in_words(found: Difference) -> str:
+def difference_in_words(difference: Difference) -> str:
     """In a sentence, how far the two step times are apart."""
-    one, other = found.names
-    step = found.step_time
+    one, other = difference.names
+    step = difference.step_time
     if step.error is None or abs(step.error) < NOISE:
         return f"{one} and {other} steps take as long: {in_words(step.measured)}."
     longer = "more" if step.error > 0 else "less"
@@ -102,12 +102,14 @@ def _task(each: TaskDifference) -> dict[str, Any]:
     }
 
 
-def print_difference(found: Difference, title: str) -> None:
+def print_difference(difference: Difference, title: str) -> None:
     """The step and what it consists of, then operations, ranks, lanes and tasks."""
-    one, other = map(one_line, found.names)
+    one, other = map(one_line, difference.names)
     names = (one, other, "error")
-    step = found.step_time
-    bubbles = [f"{bubble(timeline):.1%}" for timeline in (found.simulated, found.measured)]
+    step = difference.step_time
+    bubbles = [
+        f"{bubble(timeline):.1%}" for timeline in (difference.simulated, difference.measured)
+    ]
     print_table(
         title,
         ("", *names),
@@ -116,13 +118,13 @@ def print_difference(found: Difference, title: str) -> None:
             ("bubble ratio", *bubbles, ""),
             *(
                 (f"  {name}", *_in_words(pair))
-                for name, pair in found.mean_rank.items()
+                for name, pair in difference.mean_rank.items()
                 if max(pair.simulated, pair.measured) > NOISE * max(step.simulated, step.measured)
             ),
         ],
     )
-    operations = found.operations.items()
-    communication = found.simulated.graph.communication
+    operations = difference.operations.items()
+    communication = difference.simulated.graph.communication
     _print_pairs(
         "Seconds of a task, by operation",
         ("operation", "tasks", *names),
@@ -136,14 +138,14 @@ def print_difference(found: Difference, title: str) -> None:
         ("rank", "lane", *names),
         [
             (str(each.lane.rank), each.lane.title, *_in_words(each.busy))
-            for each in found.lanes
+            for each in difference.lanes
             if each.busy.simulated or each.busy.measured
         ],
     )
-    if unknown := found.not_measured:
+    if unknown := difference.not_measured:
         output().print(Text(f"Not in the trace, so taken as no time: {unknown}\n"))
-    _print_memory(found, names)
-    for label, worst in (("duration", found.worst), ("start", found.drifted)):
+    _print_memory(difference, names)
+    for label, worst in (("duration", difference.worst), ("start", difference.drifted)):
         _print_tasks(label, (one, other), worst)
 
 
@@ -153,10 +155,10 @@ def _print_pairs(title: str, columns: Row, rows: Sequence[Row]) -> None:
     print_table(title + more, columns, rows[:RANKS_SHOWN])
 
 
-def _print_memory(found: Difference, names: Row) -> None:
+def _print_memory(difference: Difference, names: Row) -> None:
     """Peak memory of each rank by part; nothing unless both timelines have it."""
-    if found.memory:
-        unit, size = unit_of(max(each.peak.measured for each in found.memory))
+    if difference.memory:
+        unit, size = unit_of(max(each.peak.measured for each in difference.memory))
         _print_pairs(
             f"{unit} that each rank holds at its peak",
             ("rank", "", *names),
@@ -167,7 +169,7 @@ def _print_memory(found: Difference, names: Row) -> None:
                     *(f"{number / size:.4g}" for number in (pair.simulated, pair.measured)),
                     _error(pair),
                 )
-                for each in found.memory
+                for each in difference.memory
                 for name, pair in {"all": each.peak, **each.parts}.items()
                 if pair.simulated or pair.measured
             ],

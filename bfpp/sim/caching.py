@@ -31,10 +31,10 @@ def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Furt
 
     def remembered(*asked: *Further) -> Answer:
         nonlocal last
-        found = last  # by this thread: others may ask meanwhile
-        if found is None or found[0] != asked:
-            last = found = asked, answer(*asked)
-        return found[1]
+        kept = last  # by this thread: others may ask meanwhile
+        if kept is None or kept[0] != asked:
+            last = kept = asked, answer(*asked)
+        return kept[1]
 
     return remembered
 
@@ -84,9 +84,9 @@ def _name(answer: Callable[..., object]) -> str:
     return f"{answer.__module__}.{answer.__qualname__}"
 
 
-def _keep(model: object, name: str, question: object, found: Answer) -> Answer:
-    vars(model).setdefault(name, {})[question] = found
-    return found
+def _keep(model: object, name: str, question: object, answer: Answer) -> Answer:
+    vars(model).setdefault(name, {})[question] = answer
+    return answer
 
 
 def of_any_size(

@@ -51,7 +51,7 @@ def with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]
     )
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    found = []
+    parsers = []
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
@@ -60,8 +60,8 @@ def with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]
             module = import_module(module_of(name))
             module.add_arguments(command)
             command.set_defaults(run=module.run, parser=command)
-            found.append(command)
-    return parser, found
+            parsers.append(command)
+    return parser, parsers
 
 
 def module_of(command: str) -> str:

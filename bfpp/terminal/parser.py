@@ -65,8 +65,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Name the option and the reason on standard error, and exit with 2."""
-        if found := _CHOICES.search(message):
-            message += did_you_mean(found[1], re.findall(r"[^\s',]+", found[2]))
+        if choices := _CHOICES.search(message):
+            message += did_you_mean(choices[1], re.findall(r"[^\s',]+", choices[2]))
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)}\n")
 
     def parse(

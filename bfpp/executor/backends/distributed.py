@@ -227,7 +227,7 @@ def _channels(plan: Plan) -> list[Channel]:
     graph = plan.graph
     tasks = graph.is_transfer.nonzero()[0]
     columns = (graph.operation[tasks], graph.rank[tasks], graph.peer[tasks])
-    found = set(zip(*(column.tolist() for column in columns), strict=True))
+    pairs = set(zip(*(column.tolist() for column in columns), strict=True))
     return [
-        (OPERATIONS[operation], sender, receiver) for operation, sender, receiver in sorted(found)
+        (OPERATIONS[operation], sender, receiver) for operation, sender, receiver in sorted(pairs)
     ]

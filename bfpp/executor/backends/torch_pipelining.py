@@ -165,11 +165,11 @@ def orders_of(graph: TaskGraph) -> list[Order]:
     """The steps of each rank, in its order: one for a stage's units, which are run in turn."""
     begins_block = graph.block == np.arange(len(graph))
     columns = (graph.operation, graph.stage, graph.microbatch, begins_block)
-    found = []
+    orders = []
     for rank in range(graph.layout.pp):
         chosen = graph.is_compute & (graph.rank == rank)
         fused: dict[tuple[int, ...], bool] = {}
         for *step, begins in zip(*(column[chosen].tolist() for column in columns), strict=True):
             fused[*step] = begins or fused.get((*step,), False)
-        found.append(np.array([(*step, each) for step, each in fused.items()], dtype=STEP))
-    return found
+        orders.append(np.array([(*step, each) for step, each in fused.items()], dtype=STEP))
+    return orders

@@ -90,8 +90,8 @@ def shared(
     for row in sorted({0, rows, *starting, *stopping}):
         here.difference_update(stopping[row])
         here.update(starting[row])
-        found = segments(columns, here) if row < rows else ()
-        now = {(start, stop, tuple(boxes)) for start, stop, boxes in found}
+        active = segments(columns, here) if row < rows else ()
+        now = {(start, stop, tuple(boxes)) for start, stop, boxes in active}
         for each in sorted(begun.keys() - now):
             start, stop, boxes = each
             box = Box(begun[each], start, row - begun[each], stop - start)

@@ -176,8 +176,8 @@ class Reader(FileSystemReader):
             name, number = item.storage_index.fqn, item.storage_index.index
             cut = self.cuts[name][number or 0]
             copies[name, cut.extent].append((cut, item))
-        found = [(extent, name, items) for (name, extent), items in copies.items()]
-        return sorted(found, key=lambda each: (each[0].file, each[0].start))
+        reads = [(extent, name, items) for (name, extent), items in copies.items()]
+        return sorted(reads, key=lambda each: (each[0].file, each[0].start))
 
     def _values(self, extent: Extent, name: str) -> torch.Tensor:
         file = self.directory / extent.file

@@ -132,10 +132,10 @@ def _say_who(descriptor: int, process: int) -> None:
 
 def _who(descriptor: int) -> str:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
+        owner = json.loads(os.pread(descriptor, 4096, 0))
         return (
-            f"process {found['process']} on {found['host']} has trained into it "
-            f"since {found['since']}; one run at a time"
+            f"process {owner['process']} on {owner['host']} has trained into it "
+            f"since {owner['since']}; one run at a time"
         )
     except (OSError, ValueError, LookupError, TypeError):
         return "another run trains into it; one run at a time"

@@ -87,13 +87,13 @@ class Flat:
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
         """Views of each parameter."""
-        found = {}
+        views = {}
         for name, offset in self.offsets.items():
             places = buffer[offset : offset + self.sizes[name]]
             if self.strides[name] > 1:
                 places = _both(places) if buffer.itemsize < FULL else places[::2]
-            found[name] = places.view(self.shapes[name])
-        return found
+            views[name] = places.view(self.shapes[name])
+        return views
 
     def put(self, values: Tensor, buffer: Tensor, first: int = 0) -> None:
         """Fill a buffer with values: the places from `first` on.

@@ -144,9 +144,9 @@ class Form:
         """The tensors of a value; raises `InvalidConfiguration` if it is of another form."""
         if isinstance(value, Tensor) and self.leaves == (Shape.of(value),) and self.tree.is_leaf():
             return (value,)  # as what follows, in less time
-        found = Form.of(value, what)
-        if found != self:
-            raise InvalidConfiguration("model", f"{what} {found}, and the first had {self}")
+        form = Form.of(value, what)
+        if form != self:
+            raise InvalidConfiguration("model", f"{what} {form}, and the first had {self}")
         return tensors_of(value)
 
     def __str__(self) -> str:

@@ -21,10 +21,10 @@ def shortage(error: BaseException) -> str | None:
     is_torchs |= type(error).__name__ == "OutOfMemoryError"
     if not (isinstance(error, MemoryError) or is_torchs):
         return None
-    found = AMOUNT.search(text)
-    if found is None:
+    amount = AMOUNT.search(text)
+    if amount is None:
         return "out of memory"
-    size = float(found[1]) * 1024.0 ** PREFIXES.index((found[2] or " ").upper())
+    size = float(amount[1]) * 1024.0 ** PREFIXES.index((amount[2] or " ").upper())
     return f"out of memory: tried to allocate {in_bytes(size)}"
 
 

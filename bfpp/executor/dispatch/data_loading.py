@@ -28,9 +28,9 @@ class Loader:
         """Inputs and targets, as `Plan.batch` returns them; those of the next step are begun."""
         if not self.pool or not plan.graph.trains:
             return plan.batch(step, self.replica, microbatch)
-        found = self.ahead.pop((step, microbatch), None)
+        loading = self.ahead.pop((step, microbatch), None)
         if step != self.last:
             self.ahead[step + 1, microbatch] = self.pool.submit(
                 plan.batch, step + 1, self.replica, microbatch
             )
-        return found.result() if found else plan.batch(step, self.replica, microbatch)
+        return loading.result() if loading else plan.batch(step, self.replica, microbatch)

@@ -220,11 +220,11 @@ class Dispatcher:
     def _first(self) -> frozenset[int]:
         """The parts in tasks that are the first of their lanes; no transfer begins a step."""
         parts = [(task, end) for task, ends, _ in self.program for end in ends]
-        found: dict[int, int] = {}
+        first: dict[int, int] = {}
         for number, (task, end) in enumerate(parts):
             if task.peer == NONE:
-                found.setdefault(id(end.lane), number)
-        return frozenset(found.values())
+                first.setdefault(id(end.lane), number)
+        return frozenset(first.values())
 
     def _lane(self, task: Task, worker: Worker) -> LaneQueue:
         lane = task.lane if task.rank == worker.rank else task.peer_lane

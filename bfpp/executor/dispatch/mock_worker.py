@@ -28,12 +28,12 @@ MOST_OVERSLEEP = 2e-4
 
 def oversleep(rounds: int = 21, seconds: float = 1e-3) -> float:
     """The overshoot of a sleep on an idle machine."""
-    found = []
+    overshoots = []
     for _ in range(rounds):
         begin = time.perf_counter()
         time.sleep(seconds)
-        found.append(time.perf_counter() - begin - seconds)
-    return min(*found, MOST_OVERSLEEP)
+        overshoots.append(time.perf_counter() - begin - seconds)
+    return min(*overshoots, MOST_OVERSLEEP)
 
 
 class MockWorker(Worker):

@@ -115,8 +115,8 @@ def backward_input(
         if parameters := {*leaves_below(*_off_spine(node, spine, starts))}:
             below[node] = parameters
             joints[node] = _joint(node)
-    found = torch.autograd.grad(end, starts, seed, retain_graph=True, allow_unused=True)
-    tips = zip(starts, found, strict=True) if end.node in spine else [(end, seed)]
+    of_tips = torch.autograd.grad(end, starts, seed, retain_graph=True, allow_unused=True)
+    tips = zip(starts, of_tips, strict=True) if end.node in spine else [(end, seed)]
     for tip, last in tips:
         if last is not None and (parameters := {*leaves_below(tip.node)} - {*values}):
             below[tip.node] = parameters
@@ -127,7 +127,7 @@ def backward_input(
     for node, arrived in joints.items():
         if arrived.gradients:
             branches = _with(branches, Branch(below[node], {node: arrived}))
-    return found if values else (), branches
+    return of_tips if values else (), branches
 
 
 def backward_weight(branches: list[Branch]) -> None:

@@ -313,11 +313,11 @@ class Worker(RankMemory):
         self, cell: Cell, values: Sequence[Tensor], gradients: Sequence[Tensor | None]
     ) -> None:
         if cell.unit:
-            found = [
+            outgoing = [
                 torch.zeros_like(value) if gradient is None else gradient
                 for value, gradient in zip(values, gradients, strict=True)
             ]
-            self._put_outgoing(Operation.TRANSFER_GRADIENTS, cell, found)
+            self._put_outgoing(Operation.TRANSFER_GRADIENTS, cell, outgoing)
 
     def _release(self, cell: Cell) -> None:
         """Give back what came in for a micro-batch that is done."""

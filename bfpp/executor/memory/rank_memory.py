@@ -77,18 +77,18 @@ class RankMemory:
         computed with in place if the precision is the same.
         """
         is_weights = column == "weight_buffer"
-        found = {}
+        buffers = {}
         for buffer, numbers in users_of(self.plan, self.units, column).items():
             units = [self.units[number] for number in numbers]
             state = units[0].state.weights.detach()
             is_state = is_weights and not self.gathers and len(units[0].states) == 1
             if is_state and state.dtype is self.plan.dtype:
-                found[buffer] = state
+                buffers[buffer] = state
             else:
                 size = max(unit.size if is_weights else unit.gradients_size for unit in units)
                 dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
-                found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
-        return found
+                buffers[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
+        return buffers
 
     def keeps(self, tensor: Tensor) -> bool:
         """True if this is in a buffer of weights."""
@@ -197,11 +197,11 @@ def buffers_of(plan: Plan, unit: int, column: str) -> list[int]:
 
 def users_of(plan: Plan, units: Iterable[int], column: str) -> dict[int, list[int]]:
     """The units that take turns in each buffer of a column."""
-    found: dict[int, list[int]] = {}
+    users: dict[int, list[int]] = {}
     for unit in units:
         for buffer in buffers_of(plan, unit, column):
-            found.setdefault(buffer, []).append(unit)
-    return found
+            users.setdefault(buffer, []).append(unit)
+    return users
 
 
 def counts_of(plan: Plan, operation: Operation, rank: int) -> Counter[int]:

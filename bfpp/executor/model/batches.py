@@ -30,7 +30,7 @@ def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
             raise InvalidConfiguration(
                 "model", f"{call} returns {_kind(pair)}, not a pair: inputs and targets"
             )
-        found = []
+        copies = []
         for name, value in zip(("inputs", "targets"), pair, strict=True):
             Form.of(value, f"{call} returns as {name} a")
             for tensor in (tensors := tensors_of(value)):
@@ -44,8 +44,8 @@ def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
                 raise InvalidConfiguration(
                     "model", f"{call} returns {_kind(value)} as inputs, which contain no tensor"
                 )
-            found.append(pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), value))
-    return found[0], found[1]
+            copies.append(pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), value))
+    return copies[0], copies[1]
 
 
 def _kind(value: object) -> str:

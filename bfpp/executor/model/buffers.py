@@ -57,16 +57,16 @@ class MovingBuffers:
     @staticmethod
     def of(layers: Mapping[int, nn.Module], moving: Moving) -> MovingBuffers:
         """The moving buffers of layers, by layer number."""
-        found: dict[int, BufferPlace] = {}
+        places: dict[int, BufferPlace] = {}
         for number, layer in layers.items():
             for name in sorted(moving.get(number, ())):
                 path, _, key = name.rpartition(".")
                 module = layer.get_submodule(path)
                 own = BufferPlace(f"{number}.{name}", ((module, key),))
-                known = found.setdefault(id(own.value), own)
+                known = places.setdefault(id(own.value), own)
                 if known is not own:
-                    found[id(own.value)] = known._replace(uses=(*known.uses, *own.uses))
-        return MovingBuffers([*found.values()])
+                    places[id(own.value)] = known._replace(uses=(*known.uses, *own.uses))
+        return MovingBuffers([*places.values()])
 
     def within(self, module: nn.Module) -> MovingBuffers:
         """The buffers that are in a module."""
@@ -157,11 +157,11 @@ STORED = frozenset(DTYPES.values())
 
 def shared_after(graph: TaskGraph) -> frozenset[int]:
     """The tasks after which a unit's buffers are one replica's: its last reduction of each kind."""
-    found: set[int] = set()
+    reductions: set[int] = set()
     for operation in (Operation.REDUCE, Operation.ALL_REDUCE):
         tasks = np.flatnonzero(graph.operation == operation)
-        found |= {*dict(zip(graph.unit[tasks].tolist(), tasks.tolist(), strict=True)).values()}
-    return frozenset(found)
+        reductions |= {*dict(zip(graph.unit[tasks].tolist(), tasks.tolist(), strict=True)).values()}
+    return frozenset(reductions)
 
 
 def require_in_order(graph: TaskGraph, moving: Moving) -> None:

@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_map
 
 def islands_of(module: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     """The outermost modules whose name, whole or its last part, or class is one of the patterns."""
-    found: dict[str, nn.Module] = {}
+    islands: dict[str, nn.Module] = {}
     for name, each in module.named_modules():
-        inside = any(not other or name.startswith(f"{other}.") for other in found)
+        inside = any(not other or name.startswith(f"{other}.") for other in islands)
         names = (name, name.rpartition(".")[2], type(each).__name__)
         if not inside and any(fnmatchcase(own, pattern) for own in names for pattern in patterns):
-            found[name] = each
-    return list(found.values())
+            islands[name] = each
+    return list(islands.values())
 
 
 def surround(island: nn.Module, dtype: torch.dtype) -> None:

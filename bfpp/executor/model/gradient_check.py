@@ -74,17 +74,17 @@ def require_own_leaves(
 
 def leaves_below(*nodes: Node) -> list[Tensor]:
     """The tensors that autograd would add gradients to, from these nodes of its record on."""
-    todo, seen, found = list(nodes), set(nodes), []
+    todo, seen, leaves = list(nodes), set(nodes), []
     while todo:
         node = todo.pop()
         variable = getattr(node, "variable", None)
         if isinstance(variable, Tensor):
-            found.append(variable)
+            leaves.append(variable)
         for below, _ in node.next_functions:
             if below is not None and below not in seen:
                 seen.add(below)  # and so kept: its place in memory is not another's
                 todo.append(below)
-    return found
+    return leaves
 
 
 def _name(leaf: Tensor, known: Mapping[str, object]) -> str:

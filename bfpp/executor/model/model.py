@@ -119,15 +119,15 @@ def cut_as(
         )
     stages[0] += before
     stages[-1] += after
-    found, first = [], 0
+    ranges, first = [], 0
     for stage, (layers, units) in enumerate(zip(stages, layout.units_per_stage, strict=True)):
         if layers < units:
             raise InvalidConfiguration(
                 "cut", f"stage {stage} has {layers} layers, which are not {units} units"
             )
-        found += [range(first + own.start, first + own.stop) for own in cut_layers(layers, units)]
+        ranges += [range(first + own.start, first + own.stop) for own in cut_layers(layers, units)]
         first += layers
-    return found
+    return ranges
 
 
 def _named(given: str, model: Model) -> list[int]:

@@ -81,24 +81,24 @@ def in_sequence(network: nn.Module, inputs: Tree) -> dict[str, nn.Module]:
     value = in_precision(inputs, numbers[0] if numbers else torch.float32, META)
     calls, result = _calls(network, parts, on_meta, value)
     buffers = {id(on_meta[name]): tensor for name, tensor in network.named_buffers()}
-    found: dict[str, nn.Module] = {}
+    called: dict[str, nn.Module] = {}
     before, last = "the batch", value
     for call in calls:
-        if call.name in found:
+        if call.name in called:
             _refuse(network, f"calls {call.name} twice", call.line)
         if not call.given or call.given[0] is not last:
             reason = f"does not call {call.name} with what {before} returns"
             _refuse(network, reason, call.line)
-        found[call.name] = _with_others(network, parts[call.name], call, buffers)
+        called[call.name] = _with_others(network, parts[call.name], call, buffers)
         before, last = call.name, call.result
-    if not found:
+    if not called:
         _refuse(network, "calls no part of its own")
     if result is not last:
         _refuse(network, f"does not return what its last part, {before}, returns")
     for name, _ in network.named_parameters():
-        if not any(name.startswith(f"{part}.") for part in found):
+        if not any(name.startswith(f"{part}.") for part in called):
             _refuse(network, f"has {name}, which is in none of the parts that it calls")
-    return found
+    return called
 
 
 def _refuse(network: nn.Module, reason: str, line: str = "") -> NoReturn:

@@ -71,13 +71,13 @@ def require_recomputable(
     policy: Recomputation, outlines: Mapping[int, nn.Module], random: frozenset[int]
 ) -> None:
     """Raise `InvalidConfiguration` where a policy names no module, or what draws random numbers."""
-    found = set()
+    known = set()
     for number, layer in outlines.items():
         modules = {LAYER, *(getattr(each, "recomputed_as", None) for each in layer.modules())}
-        found |= modules & policy.modules
+        known |= modules & policy.modules
         if number in random and modules & policy.modules:
             raise InvalidConfiguration(
                 FIELD, f"layer {number} draws random numbers, which only full or none can repeat"
             )
-    if missing := sorted(policy.modules - found):
+    if missing := sorted(policy.modules - known):
         raise InvalidConfiguration(FIELD, f"no layer has a module that is {missing[0]}")

@@ -88,12 +88,12 @@ def largest(pieces: Sequence[ParameterPart]) -> Tensor:
 
 def first_finding(seen: Iterable[Seen]) -> Finding | None:
     """The first finding of a step in this process."""
-    return soonest(found for each in seen for found in _findings(each))
+    return soonest(finding for each in seen for finding in _findings(each))
 
 
 def loss_finding(seen: Iterable[Seen]) -> Finding | None:
     """The first finding of an evaluation, which has losses alone."""
-    return soonest(found for each in seen for found in _of_losses(each))
+    return soonest(finding for each in seen for finding in _of_losses(each))
 
 
 def soonest(findings: Iterable[Finding | None]) -> Finding | None:
@@ -102,9 +102,9 @@ def soonest(findings: Iterable[Finding | None]) -> Finding | None:
     return min(known, key=_urgency, default=None)
 
 
-def _urgency(found: Finding) -> tuple[int, int, int, int]:
-    where = found.where
-    return found.order, where.replica, where.rank, where.tp_rank or 0
+def _urgency(finding: Finding) -> tuple[int, int, int, int]:
+    where = finding.where
+    return finding.order, where.replica, where.rank, where.tp_rank or 0
 
 
 def _of_losses(seen: Seen) -> Iterator[Finding]:

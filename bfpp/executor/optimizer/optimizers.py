@@ -59,14 +59,14 @@ def update(optimizer: torch.optim.Optimizer) -> None:
 def _factory(name: str) -> Callable[..., Any]:
     """A class of torch.optim by its name in any letters, or a function in a file."""
     known = {key.lower(): value for key, value in vars(torch.optim).items()}
-    found: object = known.get(name.lower())
+    factory: object = known.get(name.lower())
     if MARK in name:
-        found = _named_in_file("optimizer", name)
-    if not callable(found):
+        factory = _named_in_file("optimizer", name)
+    if not callable(factory):
         raise InvalidConfiguration(
             "optimizer", f"{name} is neither an optimizer of torch.optim nor FILE.py:FUNCTION"
         )
-    return found
+    return factory
 
 
 def _named_in_file(field: str, source: str) -> object:
@@ -164,10 +164,10 @@ SHAPES: Mapping[str, Callable[[float], float]] = {
 
 @cache
 def _own_rate(source: str) -> Callable[[int], float]:
-    found = _named_in_file("lr_schedule", source)
-    if not callable(found):
+    rate = _named_in_file("lr_schedule", source)
+    if not callable(rate):
         raise InvalidConfiguration("lr_schedule", f"there is no function {source}")
-    return found
+    return rate
 
 
 def require_rates(rates: LearningRates) -> None:

@@ -80,22 +80,22 @@ class Updates:
     def counts(self) -> dict[str, list[Tensor]]:
         """Scalar optimizer state of each part, by torch's name: the count of steps."""
         self._make()
-        found: dict[str, list[Tensor]] = {}
+        counts: dict[str, list[Tensor]] = {}
         for part in self._all():
             for key, value in self.optimizer.state[part.weights].items():
                 if not value.dim():
-                    found.setdefault(key, []).append(value)
-        return found
+                    counts.setdefault(key, []).append(value)
+        return counts
 
     def moments(self, unit: int) -> Iterator[tuple[str, list[ParameterPart]]]:
         """Element-wise optimizer state of a unit, by torch's name."""
         self._make()
-        found: dict[str, list[ParameterPart]] = {}
+        moments: dict[str, list[ParameterPart]] = {}
         for part in self.parts[unit]:
             for key, value in self.optimizer.state[part.weights].items():
                 if value.dim():
-                    found.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
-        yield from found.items()
+                    moments.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
+        yield from moments.items()
 
     def _all(self) -> Iterator[UpdatePart]:
         for parts in self.parts.values():
@@ -128,12 +128,12 @@ def _parts(state: UnitState, options: Optimization) -> list[UpdatePart]:
             bounds.append((offset, decay))
     bounds = bounds or [(0, options.weight_decay)]
     ends = [first for first, _ in bounds[1:]] + [flat.size]
-    found = []
+    parts = []
     for (begin, decay), end in zip(bounds, ends, strict=True):
         first, last = max(begin, own.start), min(end, own.stop)
         if first < last:
             inside = slice(first - own.start, last - own.start)
             weights = nn.Parameter(state.weights.detach()[inside])
             weights.grad = state.gradients[inside]
-            found.append(UpdatePart(state, first, weights, decay))
-    return found
+            parts.append(UpdatePart(state, first, weights, decay))
+    return parts

@@ -99,7 +99,7 @@ class Plan(Ranks):
         return self._trace(0)
 
     def _trace(self, step: int) -> Traced:
-        found = trace(
+        traced = trace(
             self.model,
             self.cuts,
             self.microbatch_size,
@@ -110,10 +110,10 @@ class Plan(Ranks):
             ties_ends=self.graph.communication.tied_embeddings,
         )
         if self.tp == 1 or not self.sequence_parallel:
-            return found
-        divided_form(found.inputs, self.tp)  # a single unit, which sends nothing, is divided too
-        *forms, last = found.forms
-        return replace(found, forms=[*(divided_form(form, self.tp) for form in forms), last])
+            return traced
+        divided_form(traced.inputs, self.tp)  # a single unit, which sends nothing, is divided too
+        *forms, last = traced.forms
+        return replace(traced, forms=[*(divided_form(form, self.tp) for form in forms), last])
 
     @cached_property
     def tied(self) -> dict[str, str]:

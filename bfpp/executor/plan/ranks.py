@@ -58,11 +58,11 @@ class Ranks(Training):
 
         Replicas do so for each tensor-parallel rank apart, but that a norm is of all its ranks.
         """
-        found = []
+        groups = []
         for replicas in self._replicas_together(operation):
             parts = [[each * self.tp + rank for each in replicas] for rank in range(self.tp)]
-            found += [[*chain(*parts)]] if operation is Operation.NORM else parts
-        return found
+            groups += [[*chain(*parts)]] if operation is Operation.NORM else parts
+        return groups
 
     def _replicas_together(self, operation: Operation) -> list[list[int]]:
         replicas = [*range(self.dp)]

@@ -50,9 +50,9 @@ def prepare(interface: str | None = None) -> None:
 
 def missing(environment: Mapping[str, str], interface: str | None) -> dict[str, str]:
     """Variables that are still to be set in a process that joins others."""
-    found = {**STREAMS, **chosen(interface or _route(environment))}
+    variables = {**STREAMS, **chosen(interface or _route(environment))}
     kept = environment.keys() - (chosen(interface).keys())
-    return {name: value for name, value in found.items() if name not in kept}
+    return {name: value for name, value in variables.items() if name not in kept}
 
 
 def chosen(interface: str | None) -> dict[str, str]:

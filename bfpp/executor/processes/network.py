@@ -48,12 +48,12 @@ def interface_to_others(host: str) -> str | None:
     A machine may know its own name as that of its loopback interface, where no
     other machine answers.
     """
-    found = interface_to(host)
-    if found is None or found not in _loopbacks():
-        return found
+    interface = interface_to(host)
+    if interface is None or interface not in _loopbacks():
+        return interface
     outward = interface_to(ELSEWHERE)
     rest = [name for name, _, flags in _addresses() if not flags & LOOPBACK]
-    return outward or next(iter(rest), found)
+    return outward or next(iter(rest), interface)
 
 
 def address_for_others(host: str) -> str:
@@ -75,8 +75,8 @@ def listening(host: str, port: int) -> socket.socket:
     If that address is not one of ours (a router's, say), it is our address on the route there.
     Raises `OSError` if it cannot listen.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(address[0]) for *_, address in found]
+    resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(address[0]) for *_, address in resolved]
     failure = OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this host")
     for address in (*addresses, *map(_in_words, _local_addresses(host))):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -106,10 +106,10 @@ def _loopbacks() -> set[str]:
 def _local_addresses(host: str) -> Iterator[bytes]:
     """The local addresses from which this machine would reach a host."""
     try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        resolved = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):  # reported when connecting fails
         return
-    for family, kind, *_, address in found:
+    for family, kind, *_, address in resolved:
         with suppress(OSError), socket.socket(family, kind) as probe:
             probe.connect(address)
             yield socket.inet_pton(family, str(probe.getsockname()[0]).partition("%")[0])

@@ -108,11 +108,11 @@ def _scales(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
 
 def whole(parts: Sequence[Mapping[str, TensorPieces]]) -> dict[str, Tensor]:
     """All parameters, each flat, from what all processes hold."""
-    found: dict[str, Tensor] = {}
+    parameters: dict[str, Tensor] = {}
     for part in parts:
         for name, held in part.items():
             dtype = held.pieces[0][1].dtype
-            values = found.setdefault(name, torch.empty(held.size, dtype=dtype))
+            values = parameters.setdefault(name, torch.empty(held.size, dtype=dtype))
             for place, piece in held.within(values):
                 place.copy_(piece)
-    return found
+    return parameters

@@ -36,21 +36,21 @@ def columns_of(step: Step, graph: TaskGraph, clock_offset: float) -> Columns:
     clock of process 0, which this one's is `clock_offset` ahead of. What the process does
     not know is not-a-number.
     """
-    found: Columns = {}
+    columns: Columns = {}
     first = min(part.worker.tp_rank for part in step.times)
     for part in step.times:
         if part.worker.tp_rank != first:
             continue
-        if (replica := part.worker.replica) not in found:
-            found[replica] = np.full((4, len(graph)), UNKNOWN)
-        own, ready = found[replica][:, part.task], part.ready.seconds() - clock_offset
+        if (replica := part.worker.replica) not in columns:
+            columns[replica] = np.full((4, len(graph)), UNKNOWN)
+        own, ready = columns[replica][:, part.task], part.ready.seconds() - clock_offset
         own[POSTED] = np.fmin(own[POSTED], part.posted - clock_offset)
         own[READY] = np.fmin(own[READY], ready)
         own[START] = np.fmax(own[START], ready)
         # A transfer ends where it arrives; what copies do together, where it ends first.
         if not graph.is_transfer[part.task] or graph.peer[part.task] == part.worker.rank:
             own[END] = np.fmin(own[END], part.end.seconds() - clock_offset)
-    return found
+    return columns
 
 
 @dataclass(frozen=True)

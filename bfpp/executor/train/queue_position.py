@@ -94,10 +94,10 @@ class Queued:
     def _doing(self) -> dict[str, tuple[int, int]]:
         """The step and the task under way, by lane."""
         steps = tuple(self.trainer.under_way)
-        found = {lane: cursor.look(steps) for lane, cursor in self.cursors.items()}
+        places = {lane: cursor.look(steps) for lane, cursor in self.cursors.items()}
         left = {id(step) for step in tuple(self.trainer.under_way)}
         return {
             lane: (step.number, task)
-            for lane, (step, task) in ((lane, at) for lane, at in found.items() if at)
+            for lane, (step, task) in ((lane, at) for lane, at in places.items() if at)
             if id(step) in left
         }

@@ -268,9 +268,9 @@ def agreed(own: Finding | None) -> Finding | None:
     """The agreed report of numbers that processes found not to be finite."""
     if not dist.is_initialized():
         return own
-    found: list[Finding | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    return soonest(found)
+    findings: list[Finding | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(findings, own)
+    return soonest(findings)
 
 
 def collect(own: T) -> list[T]:
@@ -278,6 +278,6 @@ def collect(own: T) -> list[T]:
     if not dist.is_initialized():
         return [own]
     is_first = dist.get_rank() == 0
-    found: list[T | None] | None = [None] * dist.get_world_size() if is_first else None
-    dist.gather_object(own, found)
-    return [each for each in found or [] if each is not None]
+    gathered: list[T | None] | None = [None] * dist.get_world_size() if is_first else None
+    dist.gather_object(own, gathered)
+    return [each for each in gathered or [] if each is not None]

@@ -42,11 +42,11 @@ def schema_of(command: str) -> dict[str, Any]:
     schema = _read(f"{command}.json")
     known = {**_shared(), **schema.pop("$defs", {})}
     used: dict[str, Any] = {}
-    found = _names(schema)
-    while found:
-        name = found.pop()
+    names = _names(schema)
+    while names:
+        name = names.pop()
         used[name] = known[name]
-        found |= _names(known[name]) - used.keys()
+        names |= _names(known[name]) - used.keys()
     return {**schema, "$defs": {name: used[name] for name in known if name in used}}
 
 

@@ -12,7 +12,7 @@ SIZE = 4096
 
 def make(folder: Folder) -> ItemOutput:
     """Pick the size from the trade-off of figure 8."""
-    found = {
+    cheapest = {
         name: next(each for each in candidates if each.gpus == SIZE)
         for name, candidates in trainings(PANELS[0]).items()
         if candidates
@@ -25,19 +25,19 @@ def make(folder: Folder) -> ItemOutput:
             f"{each.batch:,.0f}",
             f"{each.outcome.memory_min_gb:.1f}",
         ]
-        for name, each in found.items()
+        for name, each in cheapest.items()
     ]
     columns = ["method", "days", "GPU-days", "batch", "memory (GiB)"]
     table = PaperTable(f"The 52 B model on {SIZE:,} V100 GPUs", columns, rows)
     path, figure = folder / "figure-1.md", folder / "figure-1.svg"
     table.write(path)
-    days = Bars("(a) training time (days)", {name: each.days for name, each in found.items()})
-    memory = {name: each.outcome.memory_min_gb for name, each in found.items()}
+    days = Bars("(a) training time (days)", {name: each.days for name, each in cheapest.items()})
+    memory = {name: each.outcome.memory_min_gb for name, each in cheapest.items()}
     panels = [days, Bars("(b) memory per GPU (GiB)", memory)]
     figure.write_text(svg_bars(panels, table.title, folder.points), encoding="utf-8")
-    fastest = min(found, key=lambda name: found[name].days)
-    baseline = min(each.days for name, each in found.items() if name != fastest)
-    longer = baseline / found[fastest].days - 1
+    fastest = min(cheapest, key=lambda name: cheapest[name].days)
+    baseline = min(each.days for name, each in cheapest.items() if name != fastest)
+    longer = baseline / cheapest[fastest].days - 1
     claims = [
         Claim(
             "breadth-first is the fastest, by nearly the 43 % of its throughput at small batches",
@@ -50,6 +50,6 @@ def make(folder: Folder) -> ItemOutput:
     record = {
         name: {"days": each.days, "gpu_days": each.gpu_days, "batch": each.batch,
                "memory_gb": each.outcome.memory_min_gb}
-        for name, each in found.items()
+        for name, each in cheapest.items()
     }  # fmt: skip
     return ItemOutput([figure, path], {"trainings": record}, table, claims=claims)

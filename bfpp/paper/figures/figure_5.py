@@ -113,17 +113,17 @@ def _network(panels: Sequence[Curves]) -> Claim:
 
 
 def _many(panels: Sequence[Curves]) -> Claim:
-    found = []
+    parts = []
     for panel, curves in zip(PANELS, panels, strict=True):
         inside = _at(curves, -1)
         out = [TITLES[name] for name in curves if name not in inside]
         left = f" ({' and '.join(out)} out of memory)" if out else ""
         values = ", ".join(f"{TITLES[name]} {value:.1f} %" for name, value in inside.items())
-        found.append(f"at {panel.microbatches[-1]} micro-batches {values}{left}")
+        parts.append(f"at {panel.microbatches[-1]} micro-batches {values}{left}")
     fastest = [max(inside, key=inside.__getitem__) for inside in (_at(each, -1) for each in panels)]
     return Claim(
         "1F1B is the fastest at large batches, for its lower network overhead and memory",
-        "; ".join(found),
+        "; ".join(parts),
         all(name == "1f1b" for name in fastest),
         "By memory alone: of what fits, 1F1B is the fastest where the others do not fit. That its "
         "network costs less than overlapped transfers do is not found; why is not known, as the "

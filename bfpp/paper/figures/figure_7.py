@@ -103,9 +103,9 @@ def _chart(panel: PaperPanel) -> Chart:
     best = best_outcomes(panel)
     series = []
     for method in METHODS:
-        found = best[method.name]
-        values = [100 * outcome.tflops_per_gpu / peak for outcome in found.values()]
-        series.append(Series(method.name, list(found), values, dotted=False))
+        outcomes = best[method.name]
+        values = [100 * outcome.tflops_per_gpu / peak for outcome in outcomes.values()]
+        series.append(Series(method.name, list(outcomes), values, dotted=False))
         rows = [
             row for row in printed(panel.table) if METHOD_OF_SCHEDULE[row.schedule] == method.name
         ]

@@ -49,16 +49,16 @@ class Gap(NamedTuple):
 
 def claims_of(panels: Sequence[PaperPanel], ahead: Mapping[str, float]) -> list[Claim]:
     """Claims on the batch sizes that the panels have."""
-    found = []
+    claims = []
     for panel in panels:
         best = best_outcomes(panel)
         if panel.letter == "a":
-            found += [*_near_the_least(ahead), *_large(panel, best)]
+            claims += [*_near_the_least(ahead), *_large(panel, best)]
         elif panel.letter == "b":
-            found += _small(best)
+            claims += _small(best)
         else:
-            found += _ethernet(best)
-    return found
+            claims += _ethernet(best)
+    return claims
 
 
 def _near_the_least(ahead: Mapping[str, float]) -> Iterator[Claim]:
@@ -76,13 +76,13 @@ def _near_the_least(ahead: Mapping[str, float]) -> Iterator[Claim]:
 
 def _behind(best: Best) -> dict[int, str]:
     """The batch sizes at which breadth-first is slower than another method, and which."""
-    found = {}
+    faster = {}
     for batch in sorted({each for of_method in best.values() for each in of_method}):
         there = {name: of[batch].tflops_per_gpu for name, of in best.items() if batch in of}
         fastest = max(there, key=there.__getitem__)
         if there.get(OURS, 0.0) < there[fastest] * (1 - EQUAL):
-            found[batch] = fastest if OURS in there else f"{fastest}; {OURS} does not fit"
-    return found
+            faster[batch] = fastest if OURS in there else f"{fastest}; {OURS} does not fit"
+    return faster
 
 
 def _batches(behind: Mapping[int, str]) -> str:

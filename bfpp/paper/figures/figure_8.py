@@ -28,17 +28,17 @@ def trainings(panel: PaperPanel) -> dict[str, list[TrainingCost]]:
 
 def make(folder: Folder) -> ItemOutput:
     """Extrapolate every panel."""
-    found = {panel.letter: trainings(panel) for panel in PANELS}
-    charts = [_chart(panel, found[panel.letter]) for panel in PANELS]
+    costs = {panel.letter: trainings(panel) for panel in PANELS}
+    charts = [_chart(panel, costs[panel.letter]) for panel in PANELS]
     sizes = ", ".join(f"{size:,}" for size in SIZES)
-    claims = [claim for panel in PANELS for claim in _claims(panel, found[panel.letter])]
+    claims = [claim for panel in PANELS for claim in _claims(panel, costs[panel.letter])]
     sentence = f"Points from right to left: {sizes} GPUs."
     return draw_charts(charts, folder, "figure-8", sentence, claims=claims)
 
 
-def _claims(panel: PaperPanel, found: dict[str, list[TrainingCost]]) -> list[Claim]:
+def _claims(panel: PaperPanel, costs: dict[str, list[TrainingCost]]) -> list[Claim]:
     """Claims of the paper on the cost of training, by panel; it has no numbers."""
-    cheapest = [min(sizes, key=lambda each: each[1].gpu_days) for sizes in _by_size(found)]
+    cheapest = [min(sizes, key=lambda each: each[1].gpu_days) for sizes in _by_size(costs)]
     ours = [at for at, (name, _) in enumerate(cheapest) if name == OURS]
     counted = f"it is the cheapest on {len(ours)} of {len(cheapest)} sizes"
     if panel.letter != "a":
@@ -69,19 +69,19 @@ def _claims(panel: PaperPanel, found: dict[str, list[TrainingCost]]) -> list[Cla
     ]
 
 
-def _by_size(found: dict[str, list[TrainingCost]]) -> list[list[tuple[str, TrainingCost]]]:
+def _by_size(costs: dict[str, list[TrainingCost]]) -> list[list[tuple[str, TrainingCost]]]:
     """For each size of the cluster, the training of each method."""
-    return [[(name, each[at]) for name, each in found.items() if each] for at in range(len(SIZES))]
+    return [[(name, each[at]) for name, each in costs.items() if each] for at in range(len(SIZES))]
 
 
-def _chart(panel: PaperPanel, found: dict[str, list[TrainingCost]]) -> Chart:
+def _chart(panel: PaperPanel, costs: dict[str, list[TrainingCost]]) -> Chart:
     return Chart(
         f"({panel.letter}) {panel.title} (B_crit {panel.critical_batch:g})",
         "training time (days, logarithmic)",
         "cost (1,000 GPU-days, logarithmic)",
         [
             Series(name, [one.days for one in each], [one.gpu_days / 1e3 for one in each])
-            for name, each in found.items()
+            for name, each in costs.items()
         ],
         logarithmic_x=True,
         logarithmic_y=True,

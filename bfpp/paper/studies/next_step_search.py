@@ -105,7 +105,7 @@ class Fastest(NamedTuple):
 @cache
 def fastest(scenario: Scenario) -> dict[Key, Fastest]:
     """The best of each method, where anything fits."""
-    found: dict[Key, Fastest] = {}
+    best_of: dict[Key, Fastest] = {}
     with executor("local") as workers:
         work = {
             workers.submit(search, problem, variant, method.has_pipeline): key
@@ -113,9 +113,11 @@ def fastest(scenario: Scenario) -> dict[Key, Fastest]:
         }
         for future in as_completed(list(work)):
             key, best = work[future], future.result()
-            if best and (key not in found or best.outcome.step_time < found[key].outcome.step_time):
-                found[key] = best
-    return found
+            if best and (
+                key not in best_of or best.outcome.step_time < best_of[key].outcome.step_time
+            ):
+                best_of[key] = best
+    return best_of
 
 
 def _work(scenario: Scenario) -> Iterable[tuple[Key, Method, Variant, Problem]]:
@@ -181,11 +183,13 @@ def lead(one: Fastest, other: Fastest) -> Lead:
     return Lead(ratio - 1, ratio / factor - 1, ratio * factor - 1)
 
 
-def rivals(found: dict[Key, Fastest], network: str, batch: float) -> Sequence[tuple[str, Fastest]]:
+def rivals(
+    best_of: dict[Key, Fastest], network: str, batch: float
+) -> Sequence[tuple[str, Fastest]]:
     """The methods other than breadth-first, the fastest first."""
     others = [
-        (method.name, found[key])
+        (method.name, best_of[key])
         for method in METHODS[1:]
-        if (key := Key(network, method.name, batch)) in found
+        if (key := Key(network, method.name, batch)) in best_of
     ]
     return sorted(others, key=lambda each: each[1].outcome.step_time)

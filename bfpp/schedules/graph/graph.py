@@ -102,11 +102,11 @@ class TaskGraph(TaskColumns):
     @cached_property
     def kinds(self) -> Kinds:
         """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
-        found = core.kinds(
+        kinds = core.kinds(
             self.operation, self.unit, self.rank, self.peer, operation_flags().place,
             self.layout.units, self.layout.pp,
         )  # fmt: skip
-        return kinds_of(found, self.operation[found.first])
+        return kinds_of(kinds, self.operation[kinds.first])
 
     @cached_property
     def absences(self) -> Absences:

@@ -42,8 +42,8 @@ def lanes_of_tasks(
 ) -> tuple[tuple[Lane, ...], Integers, Integers]:
     """The lanes in use, and each task's lane and, for transfers, lane at the receiver."""
     streams = _streams(communication, len(OPERATIONS))
-    found, lane, peer_lane = find_lanes(operation, rank, peer, ranks, streams)
-    return _lanes(found.tobytes()), lane, peer_lane
+    lanes, lane, peer_lane = find_lanes(operation, rank, peer, ranks, streams)
+    return _lanes(lanes.tobytes()), lane, peer_lane
 
 
 @cache

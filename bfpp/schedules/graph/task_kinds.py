@@ -100,9 +100,9 @@ def _operation_slices(operations: bytes) -> tuple[tuple[Operation, slice], ...]:
     )
 
 
-def kinds_of(found: core.KindColumns, operation: npt.NDArray[np.int8]) -> Kinds:
+def kinds_of(columns: core.KindColumns, operation: npt.NDArray[np.int8]) -> Kinds:
     """Kinds, with those of a micro-batch's tasks apart; `operation` is that of each."""
-    codes, first, of_task = found
+    codes, first, of_task = columns
 
     def some(place: slice) -> SomeKinds:
         return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])

@@ -291,14 +291,14 @@ def _settings(name_or_path: str, fitted: Mapping[str, Table]) -> tuple[str, Tabl
 
 def _deviations(cluster: Cluster, table: Table) -> tuple[tuple[tuple[str, ...], float], ...]:
     """Deviations of constants of the cluster, sorted by path."""
-    found = []
+    deviations = []
     for path, value in leaves(table):
         where = f"{cluster.name}: deviations: {'.'.join(path)}"
         if not _has_number(cluster, path):
             raise InvalidConfiguration("cluster", f"{where} is not a constant of the cluster")
         number = require_keys("cluster", where, {path[-1]: value}, {path[-1]: float})
-        found.append((path, number[path[-1]]))
-    return tuple(sorted(found))
+        deviations.append((path, number[path[-1]]))
+    return tuple(sorted(deviations))
 
 
 def _has_number(cluster: Cluster, path: tuple[str, ...]) -> bool:

@@ -102,8 +102,10 @@ def read_levels(name: str, table: Table) -> tuple[Level, ...]:
     """Levels of a cluster's file, in either of the two forms."""
     if "levels" not in table:
         return _two_levels(name, table)
-    found = [_level(f"{name}: levels: {key}", key, each) for key, each in table["levels"].items()]
-    levels = tuple(sorted(found, key=lambda level: level.size or float("inf")))
+    unsorted = [
+        _level(f"{name}: levels: {key}", key, each) for key, each in table["levels"].items()
+    ]
+    levels = tuple(sorted(unsorted, key=lambda level: level.size or float("inf")))
     if not levels:
         raise InvalidConfiguration("cluster", f"{name}: levels must not be empty")
     if "device" in table["levels"]:

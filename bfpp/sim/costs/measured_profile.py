@@ -108,8 +108,8 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
 def _list(name: str, table: Table, key: str) -> list[Any]:
     if not isinstance(table[key], list):
         raise InvalidConfiguration(FIELD, f"{name}: {key} must be a list of tables")
-    found: list[Any] = table[key]
-    return found
+    values: list[Any] = table[key]
+    return values
 
 
 def _require(where: str, table: object, keys: Sequence[str]) -> None:

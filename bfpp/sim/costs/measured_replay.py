@@ -62,7 +62,7 @@ def paces(causes: Causes) -> list[Pace]:
     usual = _usual(causes)
     costs = AsItRan(causes).costs(graph)
     whole = step_time(graph, costs)
-    found = []
+    of_ranks = []
     for rank in range(graph.layout.pp):
         own = graph.compute_tasks.of(rank)
         faster = costs.seconds.copy()
@@ -70,8 +70,8 @@ def paces(causes: Causes) -> list[Pace]:
         gain = whole - step_time(graph, fixed_costs(faster))
         expected = float(usual[own].sum())
         excess = float(duration[own].sum()) / expected - 1 if expected else 0.0
-        found.append(Pace(rank, excess, max(gain, 0.0)))
-    return found
+        of_ranks.append(Pace(rank, excess, max(gain, 0.0)))
+    return of_ranks
 
 
 def _keeping_up(graph: TaskGraph, duration: Seconds, usual: Seconds, own: Integers) -> Seconds:
@@ -82,8 +82,8 @@ def _keeping_up(graph: TaskGraph, duration: Seconds, usual: Seconds, own: Intege
     kind = graph.operation[own]
     taken, expected = np.bincount(kind, duration[own]), np.bincount(kind, usual[own])
     factor = np.minimum(expected / np.where(taken > 0, taken, 1.0), 1.0)
-    found: Seconds = np.where(taken > 0, factor, 1.0)[kind]
-    return found
+    factors: Seconds = np.where(taken > 0, factor, 1.0)[kind]
+    return factors
 
 
 def _usual(causes: Causes) -> Seconds:

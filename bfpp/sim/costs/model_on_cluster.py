@@ -134,9 +134,9 @@ class ModelOnCluster:
 
     def of_size(self, microbatch_size: int) -> Self:
         """The model with micro-batches of that size; all sizes share caches."""
-        found = replace(self, microbatch_size=microbatch_size)
-        vars(found)["one_sample"] = self.one_sample
-        return found
+        resized = replace(self, microbatch_size=microbatch_size)
+        vars(resized)["one_sample"] = self.one_sample
+        return resized
 
     @property
     def recomputation(self) -> Recomputation:

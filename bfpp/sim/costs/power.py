@@ -67,11 +67,11 @@ def within_power(
     longest = busiest(graph.rank, steps, fastest, graph.layout.pp)
     factor, missing = 1.0, least
     while longest * factor < least and missing > TOLERANCE * least:
-        found = times(graph, costs)
-        taken = step_seconds(found)
+        times_at_full_power = times(graph, costs)
+        taken = step_seconds(times_at_full_power)
         missing = least - taken
         if missing <= 0:
-            return WithinPower(costs, found)
+            return WithinPower(costs, times_at_full_power)
         factor *= least / taken
         costs = replace(costs, seconds=np.where(steps, fastest * factor, fastest))
     return WithinPower(costs, None)

@@ -153,7 +153,7 @@ PRICES: Table[Price] = Table(
 
 def parameters() -> dict[str, tuple[Operation, ...]]:
     """Each parameter, with the operations that it is the price of."""
-    found: dict[str, tuple[Operation, ...]] = {}
+    operations: dict[str, tuple[Operation, ...]] = {}
     for operation, price in PRICES.items():
-        found[price.parameter] = (*found.get(price.parameter, ()), operation)
-    return found
+        operations[price.parameter] = (*operations.get(price.parameter, ()), operation)
+    return operations

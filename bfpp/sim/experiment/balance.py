@@ -258,8 +258,8 @@ class Pieces:
             total += kept[0]
         if stage == self.layout.stages - 1:
             total += (again if policy.layers is None else kept)[-1]
-        found: Matrix = np.where(end >= first, total, np.inf)
-        return found
+        sums: Matrix = np.where(end >= first, total, np.inf)
+        return sums
 
 
 def _all_passes(units: UnitSeconds) -> Numbers:

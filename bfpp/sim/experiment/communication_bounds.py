@@ -41,16 +41,16 @@ class CommunicationBound(NamedTuple):
 
 def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[CommunicationBound]:
     """The longest collectives and transfers of each kind in a step."""
-    found: dict[str, CommunicationBound] = {}
+    longest_of: dict[str, CommunicationBound] = {}
     for each in (
         *_inside_passes(physical),
         *_over_replicas(PhysicalStep(physical, graph)),
         *_transfers(physical, graph),
     ):
-        longest = found.setdefault(each.what, each)
+        longest = longest_of.setdefault(each.what, each)
         if each.seconds > longest.seconds:
-            found[each.what] = each
-    return list(found.values())
+            longest_of[each.what] = each
+    return list(longest_of.values())
 
 
 def _inside_passes(physical: PhysicalCosts) -> Iterator[CommunicationBound]:

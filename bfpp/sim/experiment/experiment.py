@@ -100,11 +100,13 @@ class Experiment(ParsedValues):
         if isinstance(self.schedule, type):
             name = self.schedule.__name__
             raise InvalidConfiguration("schedule", f"is the class {name}, not one: {name}()")
-        found = find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
-        if not isinstance(found, Schedule):
-            raise InvalidConfiguration("schedule", f"must be a Schedule, or a name, not {found!r}")
-        require_parameters(found)
-        return found
+        schedule = find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
+        if not isinstance(schedule, Schedule):
+            raise InvalidConfiguration(
+                "schedule", f"must be a Schedule, or a name, not {schedule!r}"
+            )
+        require_parameters(schedule)
+        return schedule
 
     def changed(self, **values: Any) -> Experiment:
         """The experiment with other values, parameters of the schedule among them."""

@@ -106,11 +106,11 @@ class ParsedValues(Values):
         if self.model is None or self.cluster is None:
             return []
         whole = replace(self, layers=None).transformer
-        found = [
+        reasons = [
             self._implementation.too_old_for(self._cluster),
             other_mix(self.transformer, whole),
         ]
-        return [each for each in found if each is not None]
+        return [each for each in reasons if each is not None]
 
     @property
     def _recomputation(self) -> Recomputation | None:

@@ -48,7 +48,7 @@ def shortened(configuration: Configuration) -> list[Shortened]:
     repetition = configuration.schedule.repetition(configuration.layout)
     if repetition is None or not _repeats(configuration.communication):
         return []
-    period, found = repetition.period, []
+    period, candidates = repetition.period, []
     for times in ATTEMPTS:
         enough = times * (ceil(2 * repetition.alive / period) + SETTLING)
         left_out = configuration.microbatches // period - enough
@@ -58,8 +58,8 @@ def shortened(configuration: Configuration) -> list[Shortened]:
         fewer = replace(configuration, microbatches=microbatches)
         schedule, layout = fewer.schedule, fewer.layout
         if schedule.can_run(layout) and schedule.repetition(layout) == repetition:
-            found.append(Shortened(fewer, repetition, left_out))
-    return found
+            candidates.append(Shortened(fewer, repetition, left_out))
+    return candidates
 
 
 def _repeats(communication: Communication) -> bool:
@@ -81,29 +81,29 @@ def whole_step(
     Raises `NotPeriodic`.
     """
 
-    def extended(found: Times) -> StepTime:
-        period = period_of(graph, found, fewer.repetition)
-        passes = float((found.end - found.start)[graph.is_pass].sum())
+    def extended(times: Times) -> StepTime:
+        period = period_of(graph, times, fewer.repetition)
+        passes = float((times.end - times.start)[graph.is_pass].sum())
         return StepTime(
-            last_end(found) + fewer.left_out * period.seconds,
+            last_end(times) + fewer.left_out * period.seconds,
             passes + fewer.left_out * period.passes,
         )
 
     return extended(
-        physical.times_within(graph, layout, lambda found: extended(found).seconds),
+        physical.times_within(graph, layout, lambda times: extended(times).seconds),
     )
 
 
-def period_of(graph: TaskGraph, found: Times, repetition: Repetition) -> StepTime:
+def period_of(graph: TaskGraph, times: Times, repetition: Repetition) -> StepTime:
     """The time of one more period; raises `NotPeriodic`."""
-    start, end = found
+    start, end = times
     begins = start[(graph.operation == Operation.FORWARD) & (graph.unit == 0)]
     periods = ceil(repetition.alive / repetition.period) + 2
     first = len(begins) - 1 - periods * repetition.period
     if first < 0:
         raise NotPeriodic
     period = float(begins[-1] - begins[first]) / periods
-    tolerance = ROUNDING * last_end(found)
+    tolerance = ROUNDING * last_end(times)
     until = float(begins[-1]) - 2 * tolerance
     kinds, stretch = graph.kinds, Stretch(until - periods * period, until, period, tolerance)
     if not repeats(kinds.of_task, len(kinds.first), *graph.dependencies, start, end, stretch):

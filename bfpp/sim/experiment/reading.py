@@ -81,12 +81,12 @@ def values_read(values: Mapping[str, object], parameters: Mapping[str, Option]) 
 
 def parameter_options(schedule: Schedule) -> dict[str, Option]:
     """Options of a schedule's own parameters: those of a type that can be given by name."""
-    found = {}
+    options = {}
     for each in fields(schedule):
         if each.name in schedule.parameters and (kind := _kind_of(each.type)):
             purpose = each.metadata.get("help", f"a parameter of {schedule.name}")
-            found[each.name] = Option(STAGES, kind, purpose, _METAVARS.get(kind, "N"))
-    return found
+            options[each.name] = Option(STAGES, kind, purpose, _METAVARS.get(kind, "N"))
+    return options
 
 
 def _kind_of(type_: object) -> str | None:

@@ -32,15 +32,15 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     graph = causes.timeline.graph
     costs = AsItRan(causes).costs(graph)
     whole = step_time(graph, costs)
-    found = list(waits)
+    with_gains = list(waits)
     for at in longest:
         if waits[at].task != NONE:
             without = without_wait(causes, waits[at])
             gain = whole - step_time(without, costs)
             # Without its wait, a blocking transfer also frees its peer's lane: not counted.
             most_gain = waits[at].end - waits[at].begin
-            found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
-    return found
+            with_gains[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
+    return with_gains
 
 
 def without_wait(causes: Causes, wait: Wait) -> TaskGraph:

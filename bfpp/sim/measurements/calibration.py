@@ -101,8 +101,8 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
 
     def distances(logarithms: Numbers) -> Numbers:
         chosen = with_constants(cluster, dict(zip(paths, np.exp(logarithms), strict=True)))
-        found: Numbers = np.log([seconds(chosen) for seconds in predictions])
-        return found - measured
+        predicted: Numbers = np.log([seconds(chosen) for seconds in predictions])
+        return predicted - measured
 
     start = np.log([_start(cluster, path) for path in paths])
     at, deviations = least_squares(distances, start)
@@ -113,13 +113,13 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
     ]
     constants += [_sustained(cluster, row) for row in rows if row["kind"] == SUSTAINED]
     constants = [_share(each) for each in constants]
-    found = with_constants(cluster, {each.path: each.value for each in constants})
-    found = replace(found, deviations=_deviations(constants))
+    calibrated = with_constants(cluster, {each.path: each.value for each in constants})
+    calibrated = replace(calibrated, deviations=_deviations(constants))
     ratios = [
-        None if row["kind"] == SUSTAINED else prediction_of(row)(found) / row["seconds"]
+        None if row["kind"] == SUSTAINED else prediction_of(row)(calibrated) / row["seconds"]
         for row in rows
     ]
-    return Calibration(found, tuple(constants), tuple(ratios))
+    return Calibration(calibrated, tuple(constants), tuple(ratios))
 
 
 def _is_fitted(row: Row) -> bool:

@@ -61,8 +61,8 @@ class Parameter:
     def prior(self) -> float:
         """Its value where it stands first, as shipped."""
         kind, name, *path = self.targets[0]
-        found = load_cluster(name) if kind == "clusters" else find_implementation(name)
-        return number_at(found, tuple(path))
+        shipped = load_cluster(name) if kind == "clusters" else find_implementation(name)
+        return number_at(shipped, tuple(path))
 
     @property
     def held(self) -> Parameter:
@@ -117,7 +117,7 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     """
     clusters = sorted({row.record["cluster"] for row in rows})
     names = sorted({row.record["implementation"] for row in rows})
-    found = [
+    parameters = [
         _everywhere(clusters, "device", "matmul_efficiency", "share", (0.3, 1.0)),
         _everywhere(clusters, "device", "sustained_efficiency", "share", (0.2, 0.8)),
         _everywhere(clusters, "intra_node", "synchronisation", "s", (0.0, 2e-3)),
@@ -126,17 +126,17 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
         through_host = load_cluster(name).levels[-1].transfer_latency > 0
         keys = ("ring_efficiency", "transfer_efficiency")[: 1 + through_host]
         if any(row.experiment.dp > 1 for row in rows if row.experiment.cluster == name):
-            found.append(_network(name, "ring_efficiency", "share", (0.1, 1.0), keys))
+            parameters.append(_network(name, "ring_efficiency", "share", (0.1, 1.0), keys))
         if through_host:
             latency = ("transfer_latency",)
-            found.append(_network(name, *latency, "s", (1e-4, 2e-2), latency))
+            parameters.append(_network(name, *latency, "s", (1e-4, 2e-2), latency))
     blocking = [name for name in names if find_implementation(name).blocking_transfers]
     overlapping = [name for name in names if name not in blocking]
     if overlapping:
-        found.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
+        parameters.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
     if blocking:
-        found.append(_everywhere(clusters, "inter_node", "rendezvous", "s", (0.0, 1e-2)))
-    return found
+        parameters.append(_everywhere(clusters, "inter_node", "rendezvous", "s", (0.0, 1e-2)))
+    return parameters
 
 
 def _everywhere(
@@ -304,14 +304,14 @@ def _covariance(jacobian: Numbers, residuals: Numbers) -> Numbers:
     return covariance
 
 
-def constants_text(found: Fit, source: str) -> str:
+def constants_text(fitted: Fit, source: str) -> str:
     """The constants as TOML, with standard errors; `source` says what they were fitted to."""
     lines = [
         f"# Fitted by `bfpp fit` to {source!a}. A comment has one standard error.",
         f'format = "{CONSTANTS.format}"',
     ]
     by_path: dict[tuple[str, ...], list[str]] = {}
-    for constant in found.constants:
+    for constant in fitted.constants:
         error = f"{constant.standard_error:.2g} {constant.parameter.unit}"
         note = "" if constant.determined else ", not determined: the prior"
         for *path, key in constant.parameter.targets:
@@ -319,7 +319,7 @@ def constants_text(found: Fit, source: str) -> str:
             by_path.setdefault(tuple(path), []).append(line)
     for section, settings in sorted(by_path.items()):
         lines += ["", "[" + ".".join(f'"{name}"' for name in section) + "]", *settings]
-    determined = [each.parameter for each in found.constants if each.determined]
+    determined = [each.parameter for each in fitted.constants if each.determined]
     lines += [
         "",
         "# The covariance of the logarithms of these constants; one may stand in several places.",
@@ -330,7 +330,7 @@ def constants_text(found: Fit, source: str) -> str:
         "covariance = [",
         *(
             f"    [{', '.join(f'{each:.3g}' for each in row)}],"
-            for row in found.covariance.tolist()
+            for row in fitted.covariance.tolist()
         ),
         "]",
     ]

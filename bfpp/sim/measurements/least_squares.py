@@ -23,10 +23,10 @@ def least_squares(
     """
     from scipy.optimize import least_squares as solved  # half a second, for those who fit
 
-    found = solved(residuals, start)
-    inverse = np.linalg.pinv(found.jac.T @ found.jac)
-    weighed = found.jac * found.fun[:, None]
-    freedom = len(found.fun) / max(len(found.fun) - len(start), 1)
+    solution = solved(residuals, start)
+    inverse = np.linalg.pinv(solution.jac.T @ solution.jac)
+    weighed = solution.jac * solution.fun[:, None]
+    freedom = len(solution.fun) / max(len(solution.fun) - len(start), 1)
     covariance = freedom * inverse @ weighed.T @ weighed @ inverse
-    depends = np.abs(found.jac).max(axis=0) > INFLUENCE
-    return found.x, np.where(depends, np.sqrt(covariance.diagonal()), np.inf)
+    depends = np.abs(solution.jac).max(axis=0) > INFLUENCE
+    return solution.x, np.where(depends, np.sqrt(covariance.diagonal()), np.inf)

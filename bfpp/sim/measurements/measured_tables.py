@@ -126,11 +126,11 @@ def _measurement(
             values["microbatches"] = _microbatches(values, batch)
         if "profile" in given and [*measured] != ["step_seconds"]:
             raise InvalidConfiguration("profile", "predicts step_seconds alone")
-        found = Measurement(_experiment(values), schedule, measured, table)
-        case_of(found)
+        measurement = Measurement(_experiment(values), schedule, measured, table)
+        case_of(measurement)
     except InvalidConfiguration as error:
         raise InvalidInput(f"{where}: {error}") from None
-    return found
+    return measurement
 
 
 def _measured_with(given: Mapping[str, str]) -> dict[str, str]:

@@ -122,11 +122,11 @@ class System:
 
     def _inside(self) -> tuple[str, str]:
         """The network within a node: its name, and its kind of link."""
-        found = [each for each in INSIDE.items() if self._has("networks", each[0])]
-        if not found:
+        present = [each for each in INSIDE.items() if self._has("networks", each[0])]
+        if not present:
             known = " nor ".join(INSIDE)
             raise InvalidConfiguration(FIELD, f"{self.name}: networks has neither {known}")
-        return found[0]
+        return present[0]
 
     def _between(self) -> Level:
         """The network between nodes; the file gives the bandwidth of a whole node."""

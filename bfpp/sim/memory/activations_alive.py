@@ -121,7 +121,7 @@ def peak_passing(
     """
     units = activations_of_units(physical, layout)
     ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
-    found = Passing(*np.empty((2, layout.pp)))
+    peaks = Passing(*np.empty((2, layout.pp)))
     find_peaks(
         (
             np.ascontiguousarray(steps.operation, np.int8),
@@ -139,9 +139,9 @@ def peak_passing(
             units.transient,
             offloaded_bytes(physical, layout),
         ),
-        *found,
+        *peaks,
     )
-    return found
+    return peaks
 
 
 @cache

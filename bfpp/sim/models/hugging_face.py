@@ -124,10 +124,10 @@ def read_config(path: str | Path) -> tuple[str, Table]:
     dialect = _dialect(where, config)
     names = dialect.names
     types = dict.fromkeys(names.values(), int) | {_TIED: bool}
-    found = {word: config[word] for word in types if config.get(word) is not None}
-    require_keys("model", where, found, types, (*dialect.optional, _TIED))
-    sizes = {key: found[word] for key, word in names.items() if word in found}
-    tied = found.get(_TIED, dialect.tied_embeddings)
+    given = {word: config[word] for word in types if config.get(word) is not None}
+    require_keys("model", where, given, types, (*dialect.optional, _TIED))
+    sizes = {key: given[word] for key, word in names.items() if word in given}
+    tied = given.get(_TIED, dialect.tied_embeddings)
     norm, positions = dialect.kinds
     kinds = {"gated": dialect.gated, "tied_embeddings": tied, "norm": norm, "positions": positions}
     parts = dialect.parts(where, config) if dialect.parts else {}

@@ -41,9 +41,9 @@ def gpt_oss_parts(where: str, config: Table) -> Table:
         raise InvalidConfiguration(
             "model", f"{where}: layer_types must have a {WHOLE} at regular intervals"
         )
-    found = {**mixtral_parts(where, config), "scaled_rotary": _is_yarn(config)}
-    found["experts"] |= {"biased": True, "clamped": True}
-    return found if every > len(types) else {**found, "global_every": every}
+    parts = {**mixtral_parts(where, config), "scaled_rotary": _is_yarn(config)}
+    parts["experts"] |= {"biased": True, "clamped": True}
+    return parts if every > len(types) else {**parts, "global_every": every}
 
 
 def deepseek_parts(where: str, config: Table) -> Table:
@@ -61,19 +61,19 @@ def deepseek_parts(where: str, config: Table) -> Table:
         experts["shared"] = _counts(where, config, "n_shared_experts")[0] * width
     if config.get("q_lora_rank"):
         [latent["q_rank"]] = _counts(where, config, "q_lora_rank")
-    found: Table = {"experts": experts, "latent": latent}
-    found |= {"head_dim": of_keys + turned, "value_head_dim": values}
+    parts: Table = {"experts": experts, "latent": latent}
+    parts |= {"head_dim": of_keys + turned, "value_head_dim": values}
     for key, name in (
         ("dense_layers", "first_k_dense_replace"),
         ("prediction_modules", "num_nextn_predict_layers"),
     ):
         if config.get(name):
-            [found[key]] = _counts(where, config, name)
+            [parts[key]] = _counts(where, config, name)
     if config.get("n_group"):
         groups, of_token = _counts(where, config, "n_group", "topk_group")
         if of_token < groups:
-            found["experts"] = {**experts, "share_of_nodes": of_token / groups}
-    return found
+            parts["experts"] = {**experts, "share_of_nodes": of_token / groups}
+    return parts
 
 
 def _is_yarn(config: Table) -> bool:
@@ -83,9 +83,9 @@ def _is_yarn(config: Table) -> bool:
 
 def _counts(where: str, config: Table, *names: str) -> list[int]:
     """Numbers of a config; raises `InvalidConfiguration` where one is missing."""
-    found = {name: config[name] for name in names if config.get(name) is not None}
-    require_keys("model", where, found, dict.fromkeys(names, int))
-    return [found[name] for name in names]
+    counts = {name: config[name] for name in names if config.get(name) is not None}
+    require_keys("model", where, counts, dict.fromkeys(names, int))
+    return [counts[name] for name in names]
 
 
 def _require(where: str, config: Table, name: str, value: object) -> None:

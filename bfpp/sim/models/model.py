@@ -114,10 +114,10 @@ class Transformer:
 
         Sizes of a layer are those of such a model.
         """
-        found: dict[Transformer, list[int]] = {}
+        layers_of: dict[Transformer, list[int]] = {}
         for layer in range(self.layers):
-            found.setdefault(self._kind(layer), []).append(layer)
-        return {kind: tuple(numbers) for kind, numbers in found.items()}
+            layers_of.setdefault(self._kind(layer), []).append(layer)
+        return {kind: tuple(numbers) for kind, numbers in layers_of.items()}
 
     def _kind(self, layer: int) -> Transformer:
         whole = self.global_every is not None and (layer + 1) % self.global_every == 0

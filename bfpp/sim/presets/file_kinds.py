@@ -52,11 +52,11 @@ KINDS = (EXPERIMENT, PROFILE, CONSTANTS, CLUSTER, MODEL)
 def require_kind(field: str, where: str, table: Table, kind: FileKind) -> None:
     """Raise `InvalidConfiguration` for a table that is of another kind, or of a later format."""
     said = table.get("format")
-    found = next((each for each in KINDS if said and each.format == said), None)
-    if found is None and said is not None:
+    actual = next((each for each in KINDS if said and each.format == said), None)
+    if actual is None and said is not None:
         raise InvalidConfiguration(field, f"{where}: the format {said!r} is not {kind.format!r}")
-    found = found or next((each for each in KINDS if each.keys & table.keys()), kind)
-    if found is not kind:
+    actual = actual or next((each for each in KINDS if each.keys & table.keys()), kind)
+    if actual is not kind:
         raise InvalidConfiguration(
-            field, f"{where} is {found.title}, not {kind.title}; {found.takers}"
+            field, f"{where} is {actual.title}, not {kind.title}; {actual.takers}"
         )

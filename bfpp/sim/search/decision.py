@@ -74,16 +74,16 @@ def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, floa
     alone = _of_mean_rank(unit_seconds(kept, layers, communicates=False), layout)
     device, precision = physical.cluster.device, physical.execution.precision
     peak = physical.model_flops(layout) / device.peak_of(precision)
-    found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
+    parts = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
     mean = Causes(timeline).mean_rank
     hidden = max(whole - mean["compute"], 0.0)  # of exchanges, in fused blocks
-    found[PEAK], found[RECOMPUTATION] = peak, whole - once
-    found[COMMUNICATION] = once - alone - hidden
+    parts[PEAK], parts[RECOMPUTATION] = peak, whole - once
+    parts[COMMUNICATION] = once - alone - hidden
     # Including what power limits and communication in parallel with compute add to passes.
-    found[KERNELS] = mean["compute"] - sum(found.values())
+    parts[KERNELS] = mean["compute"] - sum(parts.values())
     for cause in Cause:
-        found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
-    return found
+        parts[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
+    return parts
 
 
 def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
@@ -182,14 +182,14 @@ def decision(
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
     ends = {_end(winner, each) for each in [*others, *unsure]}
-    found = all_of(
+    results = all_of(
         [
             *(partial(account_of, problem, each, ends) for each in [winner, *others]),
             *(partial(doubt_about, problem, each, ends) for each in unsure),
         ]
     )
-    accounts: Sequence[Account] = found[: 1 + len(others)]
-    doubts: Sequence[Doubt] = found[1 + len(others) :]
+    accounts: Sequence[Account] = results[: 1 + len(others)]
+    doubts: Sequence[Doubt] = results[1 + len(others) :]
     account, *theirs = accounts
     rivals = [
         _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)
@@ -237,10 +237,10 @@ def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:
 def _first_of_each(
     key: Callable[[Outcome], object], best_first: Iterable[Outcome]
 ) -> list[Outcome]:
-    found: dict[object, Outcome] = {}
+    first: dict[object, Outcome] = {}
     for outcome in best_first:
-        found.setdefault(key(outcome), outcome)
-    return list(found.values())
+        first.setdefault(key(outcome), outcome)
+    return list(first.values())
 
 
 def _method(outcome: Outcome) -> object:

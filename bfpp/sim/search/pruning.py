@@ -104,16 +104,16 @@ def evaluate_best(
     if best:
         for each in met:
             best.add(each)
-    found = SearchResult([], Counter())
+    result = SearchResult([], Counter())
     for configuration in chosen:
         if reason := _excluded(known, best, configuration, problem):
-            found.excluded[reason] += 1
+            result.excluded[reason] += 1
             continue
         outcome = known.outcome(configuration)
         if best:
             best.add(outcome)
-        found.outcomes.append(outcome)
-    return found
+        result.outcomes.append(outcome)
+    return result
 
 
 def _excluded(

@@ -107,8 +107,8 @@ class Problem:
                 if not is_count(value):
                     reason = f"must be a whole number of at least 1, not {value!r}"
                     raise InvalidConfiguration(name, reason)
-        found = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
-        object.__setattr__(self, "rules", tuple(found))
+        rules = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
+        object.__setattr__(self, "rules", tuple(rules))
         require_columns(self.rules)
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)
@@ -221,13 +221,13 @@ def configurations(problem: Problem, broken: Counter[str] | None = None) -> list
 
     `broken` counts the invalid ones that were asked for, by the rule that each breaks.
     """
-    found: set[Configuration] = set()
+    valid: set[Configuration] = set()
     broken = Counter() if broken is None else broken
     for degrees in _degrees(problem, broken):
         for batch in problem.batches:
             if batch % degrees.dp == 0:
-                found.update(_of_degrees(problem, degrees, batch // degrees.dp, broken))
-    return sorted(found, key=in_order)
+                valid.update(_of_degrees(problem, degrees, batch // degrees.dp, broken))
+    return sorted(valid, key=in_order)
 
 
 def _degrees(problem: Problem, broken: Counter[str]) -> Iterator[Degrees]:
@@ -307,17 +307,17 @@ def _of_degrees(
             communication = replace(communication, run_length=None)
         for schedule in _with_parameters(problem, rule, degrees.pp, microbatches):
             for division, cut in _divisions(problem, schedule, degrees):
-                found = Configuration(
+                configuration = Configuration(
                     schedule, degrees, microbatches, microbatch_size, *division, communication,
                     cut=cut,
                 )  # fmt: skip
-                if not problem.allows(found):
+                if not problem.allows(configuration):
                     continue
                 with _valid(broken):
-                    found.require()
+                    configuration.require()
                     for computed in every:
                         yield from problem.offloading(
-                            replace(found, **computed) if computed else found
+                            replace(configuration, **computed) if computed else configuration
                         )
 
 

@@ -55,11 +55,11 @@ def tradeoff(
 
     None for a size that only parts of data-parallel replicas would fill.
     """
-    found = [outcome for outcome in outcomes if outcome.fits]
+    fitting = [outcome for outcome in outcomes if outcome.fits]
     every = (
         [
             training(each, searched_gpus, gpus, critical_batch)
-            for each in found
+            for each in fitting
             if gpus * each.configuration.degrees.dp % searched_gpus == 0
         ]
         for gpus in sizes

@@ -52,12 +52,12 @@ def _kept(problem: OrderingProblem, ways: _Ways) -> Seconds:
 
 def _bounds(problem: OrderingProblem) -> list[Bound]:
     ways = _ways(problem)
-    found = [] if problem.spans else [Bound(ways.chain, "the longest chain of passes")]
+    bounds = [] if problem.spans else [Bound(ways.chain, "the longest chain of passes")]
     for rank in range(problem.layout.pp):
         stages = np.flatnonzero(problem.held[rank])
-        found.append(Bound(_work(problem, ways, rank, stages), f"the work of rank {rank}"))
-        found.append(Bound(_memory(problem, ways, rank, stages), f"the memory of rank {rank}"))
-    return found
+        bounds.append(Bound(_work(problem, ways, rank, stages), f"the work of rank {rank}"))
+        bounds.append(Bound(_memory(problem, ways, rank, stages), f"the memory of rank {rank}"))
+    return bounds
 
 
 class _Ways(NamedTuple):

@@ -135,22 +135,22 @@ class BoardSearch:
         for share in SHARES_OF_ROUNDS:
             within = [words for words in starts if problems[0].within(words)]
             met = [
-                found
+                each
                 for problem in problems
-                for found in search(problem, within, seeking * share, enough, progress)
+                for each in search(problem, within, seeking * share, enough, progress)
             ]
-            found = self.predicted(each.words for each in met)
-            candidates += (each for each in found if each.fits)
+            orders = self.predicted(each.words for each in met)
+            candidates += (each for each in orders if each.fits)
             starts += (each.words for each in met)
-            if found and all(each.fits for each in found):
-                if share == max(SHARES_OF_ROUNDS) or found[0].seconds <= enough * (1 + TOLERANCE):
+            if orders and all(each.fits for each in orders):
+                if share == max(SHARES_OF_ROUNDS) or orders[0].seconds <= enough * (1 + TOLERANCE):
                     break
                 continue
-            over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
+            over = max((each.excess.clip(min=0) for each in orders), key=np.max, default=0.0)
             problems = [problem.limited(problem.limits - over) for problem in problems]
             starts += repeated_blocks(problems[0])
         if not candidates:
-            raise _no_order(deadlocked=bool(met) and not found)
+            raise _no_order(deadlocked=bool(met) and not orders)
         known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
         is_open = known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE)
         if proves and seconds and known and is_open:
@@ -184,12 +184,12 @@ class BoardSearch:
 
     def _predicted(self, experiments: Iterable[Experiment]) -> list[Candidate]:
         """Those that can run: as transfers are posted, orders may deadlock or exchange messages."""
-        found = []
+        candidates = []
         for each in experiments:
             with suppress(Deadlock, WrongPosts):
                 seconds, peaks = self.aim.seconds(each), self.memory.peaks(each)
-                found.append(Candidate(seconds, each, peaks, self.memory.excess(peaks)))
-        return found
+                candidates.append(Candidate(seconds, each, peaks, self.memory.excess(peaks)))
+        return candidates
 
 
 def _no_order(*, deadlocked: bool) -> InvalidConfiguration:

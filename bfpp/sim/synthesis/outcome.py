@@ -78,22 +78,22 @@ class Interrupted(KeyboardInterrupt):
         self.best = best
 
 
-def best_of(found: Sequence[Synthesis]) -> Synthesis:
+def best_of(results: Sequence[Synthesis]) -> Synthesis:
     """The fastest on several boards, against the fastest rule on any of them."""
-    best = min(found, key=lambda each: each.seconds)
-    rule = min(found, key=lambda each: inf if each.rule is None else each.rule_seconds or 0.0)
-    bound = min(each.bound for each in found)
+    best = min(results, key=lambda each: each.seconds)
+    rule = min(results, key=lambda each: inf if each.rule is None else each.rule_seconds or 0.0)
+    bound = min(each.bound for each in results)
     return replace(best, bound=bound, rule=rule.rule, rule_seconds=rule.rule_seconds)
 
 
 def all_found(find: Callable[[Each], Result], each_of: Iterable[Each]) -> list[Result]:
     """Results of all searches that gave one; raises the last refusal if none did."""
-    found, refused = [], None
+    results, refused = [], None
     for each in each_of:
         try:
-            found.append(find(each))
+            results.append(find(each))
         except InvalidConfiguration as error:
             refused = error
-    if refused and not found:
+    if refused and not results:
         raise refused
-    return found
+    return results

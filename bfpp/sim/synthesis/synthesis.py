@@ -71,14 +71,14 @@ def synthesize(
 
     with interruptible() as is_interrupted:
         try:
-            found = _found(on, made, aim, choose, slack, seconds, progress)
+            best = _found(on, made, aim, choose, slack, seconds, progress)
         except InvalidConfiguration:
             if is_interrupted():
                 raise KeyboardInterrupt from None
             raise
         if is_interrupted():
-            raise Interrupted(found)
-    return found
+            raise Interrupted(best)
+    return best
 
 
 def _found(

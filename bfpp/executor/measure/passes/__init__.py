@@ -33,11 +33,11 @@ def calibrate(context: ProcessContext, work: tuple[Job, Effort]) -> Profile | No
 def measure(bench: Bench) -> Profile | None:
     """Measure in all processes, which are connected; the first one returns the profile."""
     plan = bench.job.plan()
-    found: Profile = {"run": _run(plan)}
+    profile: Profile = {"run": _run(plan)}
     for what, part in PARTS.items():
         bench.context.send({"what": what})
-        found |= part(plan, bench)
-    return found if bench.context.is_first else None
+        profile |= part(plan, bench)
+    return profile if bench.context.is_first else None
 
 
 def _run(plan: Plan) -> dict[str, int]:

@@ -89,7 +89,9 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
         {"sender": sender, "receiver": receiver, "latency": line.fixed, "bandwidth": 1 / line.slope}
         for (sender, receiver), line in lines.items()
     ]
-    medians = {wakes: float(np.median(found)) if found else 0.0 for wakes, found in delays.items()}
+    medians = {
+        wakes: float(np.median(measured)) if measured else 0.0 for wakes, measured in delays.items()
+    }
     return {"channels": channels, "dispatch": {"next": medians[False], "wake": medians[True]}}
 
 

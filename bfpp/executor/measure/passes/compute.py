@@ -75,12 +75,12 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
         for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
             rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])
-            for name, found in seconds.items():
+            for name, medians in seconds.items():
                 tasks = tasks_of(small.graph, PASSES[name], stage)
-                found.append(durations(columns, tasks))
+                medians.append(durations(columns, tasks))
     if not rows:  # only the first process knows the times of all
         return {}
-    known = {name: least_squares(rows, found) for name, found in seconds.items()}
+    known = {name: least_squares(rows, medians) for name, medians in seconds.items()}
     sizes = _sizes(plan)
     measured = [
         {
@@ -100,12 +100,12 @@ def _kinds(plan: Plan) -> list[int]:
     The first one is of its own, since its input has no gradient.
     """
     numbers: dict[str, int] = {}
-    found = []
+    kinds = []
     for number in range(len(plan.model.layers)):
         module = plan.outline(number)
         shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
-        found.append(numbers.setdefault(f"{number == 0} {module} {shapes}", len(numbers)))
-    return found
+        kinds.append(numbers.setdefault(f"{number == 0} {module} {shapes}", len(numbers)))
+    return kinds
 
 
 def _firsts(runs: Sequence[tuple[int, int]]) -> list[int]:
@@ -121,9 +121,9 @@ def _sizes(plan: Plan) -> list[tuple[int, int]]:
         model=replace(plan.model, attached=(0, 0)),
         graph=build_graph("breadth-first", Layout(1, 1, len(plan.model.layers))),
     )
-    found = []
+    sizes = []
     for number, form in enumerate(single.forms):
         module = plan.outline(number)
         parameters = sum(value.numel() for value in module.parameters())
-        found.append((parameters, form.values.shape.bytes))
-    return found
+        sizes.append((parameters, form.values.shape.bytes))
+    return sizes

@@ -73,9 +73,9 @@ class Slice:
 
 def slices_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Slice]:
     """The slices of sharded parameters among those that are used in these places."""
-    found = {}
+    slices = {}
     for name, ((module, key), *_) in places.items():
         own: Mapping[str, Slice] = getattr(module, "slices", {})
         if key in own:
-            found[name] = own[key]
-    return found
+            slices[name] = own[key]
+    return slices

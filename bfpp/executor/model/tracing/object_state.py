@@ -46,7 +46,7 @@ def remains(root: nn.Module | object) -> dict[str, object]:
 
     A tensor stands for itself; whatever else, for what it was.
     """
-    found: dict[str, object] = {}
+    state: dict[str, object] = {}
     seen, known = set[int](), set[int]()
     if not isinstance(root, nn.Module):
         return {name: _now(value, seen, DEPTH) for name, value in _captured(root)}
@@ -60,8 +60,8 @@ def remains(root: nn.Module | object) -> dict[str, object]:
         for key, value in [*kept, *_class_attributes(type(module)), *captured]:
             name = f"{prefix}.{key}".lstrip(".")
             # Many methods name one global: what is seen again, or elsewhere, is not looked at.
-            found.setdefault(name, _now(value, seen, DEPTH))
-    return found
+            state.setdefault(name, _now(value, seen, DEPTH))
+    return state
 
 
 def _hooks(module: nn.Module) -> Iterator[object]:
@@ -203,14 +203,14 @@ def _items(
     items: Iterable[tuple[object, object]], size: int, seen: set[int], depth: int
 ) -> tuple[object, ...]:
     """The items of a container without its tensors: a list of those may grow unread."""
-    found: list[tuple[object, object]] = []
+    described: list[tuple[object, object]] = []
     for number, (key, value) in enumerate(items):
         if number == MANY:
-            found.append(("of", size))
+            described.append(("of", size))
             break
         if not isinstance(now := _now(value, seen, depth - 1), Tensor):
-            found.append((str(key), now))
-    return tuple(found)
+            described.append((str(key), now))
+    return tuple(described)
 
 
 def numbers_of(state: Any) -> object:

@@ -62,26 +62,26 @@ Watched = MutableMapping[nn.Module, tuple[int, frozenset[str]]]
 @contextmanager
 def watched(modules: Watched, who: str) -> Iterator[None]:
     """Raise `InvalidConfiguration` if attributes of these modules are read meanwhile."""
-    found: list[str] = []
+    reads: list[str] = []
     kinds = {module: type(module) for module in modules}
     with TURN:
         for module, (layer, names) in modules.items():
-            module.__class__ = _watching(kinds[module], layer, names, found)
+            module.__class__ = _watching(kinds[module], layer, names, reads)
         try:
             yield
         finally:
             for module, kind in kinds.items():
                 module.__class__ = kind
-            if found:
-                refuse(who, found[0])
+            if reads:
+                refuse(who, reads[0])
 
 
 def _watching(
-    kind: type[nn.Module], layer: int, names: frozenset[str], found: list[str]
+    kind: type[nn.Module], layer: int, names: frozenset[str], reads: list[str]
 ) -> type[nn.Module]:
     def read(self: nn.Module, name: str) -> Any:
         if name in names:
-            found.append(f"{name} of layer {layer} ({kind.__name__})")
+            reads.append(f"{name} of layer {layer} ({kind.__name__})")
         return kind.__getattribute__(self, name)
 
     return type(kind.__name__, (kind,), {"__getattribute__": read, "__module__": kind.__module__})

@@ -193,11 +193,11 @@ def probed(module: object, name: str, run: Callable[[Operators], Any]) -> tuple[
 
 
 def _by_module(changed: Collection[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    by_module: dict[str, set[str]] = {}
     for name in changed:
         path, _, key = name.rpartition(".")
-        found.setdefault(path, set()).add(key)
-    return {path: frozenset(keys) for path, keys in found.items()}
+        by_module.setdefault(path, set()).add(key)
+    return {path: frozenset(keys) for path, keys in by_module.items()}
 
 
 def _require_shared_generator(name: str, seen: Operators) -> None:

@@ -108,14 +108,14 @@ def read_text(path: Path | None) -> Tokens:
 
 def _mapped(path: Path) -> npt.NDArray[np.integer]:
     try:  # as an array alone: numpy's other kinds of files hold archives and pickles
-        found = np.lib.format.open_memmap(path, mode="r")
+        array = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
     except Exception as error:  # the parsers below numpy's have errors of their own
         raise InvalidConfiguration("text", f"{path}: {error}") from error
-    if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InvalidConfiguration(
-            "text", f"{path} is an array of {found.dtype} of shape {found.shape}, not of tokens"
+            "text", f"{path} is an array of {array.dtype} of shape {array.shape}, not of tokens"
         )
-    tokens: npt.NDArray[np.integer] = found
+    tokens: npt.NDArray[np.integer] = array
     return tokens

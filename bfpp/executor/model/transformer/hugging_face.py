@@ -206,11 +206,11 @@ class WeightExport:
     @cached_property
     def _layers(self) -> list[list[str]]:
         """The parameters of each layer; moments have a space in their names."""
-        found: dict[str, list[str]] = {}
+        layers: dict[str, list[str]] = {}
         for name in self._stored:
             if " " not in name:
-                found.setdefault(name.partition(".")[0], []).append(name)
-        return [found[layer] for layer in sorted(found, key=int)]
+                layers.setdefault(name.partition(".")[0], []).append(name)
+        return [layers[layer] for layer in sorted(layers, key=int)]
 
     def _values(self, names: Sequence[str]) -> dict[str, Tensor]:
         stored = {name: self._stored[name] for name in names}

@@ -213,10 +213,10 @@ def _failure(children: Children, diagnosis: Diagnosis, directory: Path) -> RunFa
 def _where(children: Children, diagnosis: Diagnosis) -> str:
     """The stacks of the threads to blame, if the process can still write them."""
     children.ask_where(diagnosis.process)
-    found, before = "", ""
+    where, before = "", ""
     for _ in range(round(TO_ANSWER / PERIOD)):
         time.sleep(PERIOD)
-        before, found = found, stacks(children.log(diagnosis.process), diagnosis.threads)
-        if found and found == before:  # all is written
+        before, where = where, stacks(children.log(diagnosis.process), diagnosis.threads)
+        if where and where == before:  # all is written
             break
-    return found
+    return where

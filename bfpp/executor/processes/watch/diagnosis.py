@@ -125,12 +125,12 @@ class RunState:
     @property
     def waits(self) -> list[BlockedLane]:
         """The waiting lanes of all processes, earliest task first."""
-        found = [
+        waiting = [
             BlockedLane(process, heartbeat.step, heartbeat.waiting[0])
             for process, heartbeat in self.known()
             if heartbeat.waiting
         ]
-        return sorted(found, key=BlockedLane.order)
+        return sorted(waiting, key=BlockedLane.order)
 
     def name(self, process: int) -> str:
         """`rank 1 (process 3)`; `process 3` while its rank is unknown."""

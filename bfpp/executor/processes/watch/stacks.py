@@ -17,14 +17,14 @@ def stacks(log: str, threads: Collection[int]) -> str:
 
     The main thread is the first of a process, and so the last that is written.
     """
-    found: list[tuple[int, list[str]]] = []
+    blocks: list[tuple[int, list[str]]] = []
     for line in log.splitlines():
         if header := THREAD.match(line):
-            found.append((int(header[1], 16), []))
-        elif found and line.startswith("  "):
-            found[-1][1].append(line)
-    chosen = [frames for thread, frames in found if thread in threads] or [
-        frames for _, frames in found[-1:]
+            blocks.append((int(header[1], 16), []))
+        elif blocks and line.startswith("  "):
+            blocks[-1][1].append(line)
+    chosen = [frames for thread, frames in blocks if thread in threads] or [
+        frames for _, frames in blocks[-1:]
     ]
     return "\n".join(line for frames in chosen for line in _shown(frames))
 

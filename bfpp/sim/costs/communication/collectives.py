@@ -54,15 +54,15 @@ class Options(NamedTuple):
 @once
 def options_at(cluster: Cluster, way: Way, *places: GroupPlace) -> Options:
     """The algorithms and protocols of one way to communicate, at each of some places."""
-    found = [
+    choices = [
         options(directions(way), place, cluster.levels, cluster.algorithms)
         if place.members > 1
         else ()
         for place in places
     ]
-    each = [(option.latency, option.per_byte, option.level) for some in found for option in some]
+    each = [(option.latency, option.per_byte, option.level) for some in choices for option in some]
     latency, per_byte, level = np.reshape(each, (-1, 3)).T
-    begin = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    begin = np.cumsum([0, *map(len, choices)], dtype=np.int32)
     return Options(begin, latency.copy(), per_byte.copy(), level.astype(np.int32))
 
 

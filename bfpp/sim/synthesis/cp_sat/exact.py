@@ -218,9 +218,9 @@ def improved(
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)
             if words and problem.within(words):
-                found = Found.of(problem, words)
-                gains |= found.seconds < known.seconds
-                known = min(found, known, key=_seconds)
+                candidate = Found.of(problem, words)
+                gains |= candidate.seconds < known.seconds
+                known = min(candidate, known, key=_seconds)
     return known
 
 
@@ -236,5 +236,5 @@ def stretches(problem: OrderingProblem) -> Iterator[tuple[float, float, list[int
             yield begin, begin + share, ranks
 
 
-def _seconds(found: Found) -> float:
-    return found.seconds
+def _seconds(candidate: Found) -> float:
+    return candidate.seconds

@@ -68,9 +68,9 @@ class Choosing(NamedTuple):
                 continue
             seen.add(said)
             with suppress(InvalidConfiguration):
-                found = rated(self.on(best.search.board.changed(experiment)), best.words)
-                if found.is_better_than(best):
-                    best, neighbours = found, self._neighbours(found)
+                neighbour = rated(self.on(best.search.board.changed(experiment)), best.words)
+                if neighbour.is_better_than(best):
+                    best, neighbours = neighbour, self._neighbours(neighbour)
         return best
 
     def _neighbours(self, chosen: Chosen) -> Iterator[Experiment]:

@@ -48,10 +48,10 @@ def joint(choosing: Choosing, board: Board, seconds: float, progress: Progress |
     chosen = _descended(choosing, board, seconds * SHARE_OF_CHOICES)
     left = seconds * (1 - SHARE_OF_CHOICES)
     shares = [(chosen.experiment, 1 - SHARE_OF_GIVEN), (board.experiment, SHARE_OF_GIVEN)]
-    found = all_found(
+    results = all_found(
         lambda each: choosing.on(board.changed(each[0])).best(left * each[1], progress), shares
     )
-    return replace(best_of(found), bound=_bound(choosing, chosen.search))
+    return replace(best_of(results), bound=_bound(choosing, chosen.search))
 
 
 def _bound(choosing: Choosing, search: BoardSearch) -> Bound:
@@ -89,10 +89,10 @@ def _rated(searched: BoardSearch, words: Words, seconds: float = 0.0) -> Chosen:
     problem = searched.problem
     starts = [words] if words and problem.within(words) else []
     problems = [*searched.aim.problems(problem)]
-    found = [search(each, starts, seconds / len(problems)) for each in problems]
-    if not all(found):
+    results = [search(each, starts, seconds / len(problems)) for each in problems]
+    if not all(results):
         raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
-    taken = mean(best.seconds for best, *_ in found)
+    taken = mean(best.seconds for best, *_ in results)
     work = problem.seconds.sum() * problem.microbatches / problem.layout.pp
     load = (problem.held @ problem.seconds.sum(axis=0))[problem.layout.rank_of_stage]
-    return Chosen((taken + WORK * float(work),), load, searched, found[0][0].words)
+    return Chosen((taken + WORK * float(work),), load, searched, results[0][0].words)

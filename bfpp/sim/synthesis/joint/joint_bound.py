@@ -38,15 +38,15 @@ def bound_of_any_cut(
     """For stages that are placed, and passes that are split, as the problem's are."""
     sums = _sums(physical, problem, sharding)
     chain = sums.forward[-1] + sums.backward[-1] + problem.transfers.sum()
-    found = [] if problem.spans else [Bound(float(chain), "the longest chain of passes")]
+    bounds = [] if problem.spans else [Bound(float(chain), "the longest chain of passes")]
     if problem.layout.loops > 1:
         passes = sums.forward[-1] + sums.backward[-1] + sums.weight[-1]
         mean = (problem.microbatches * passes + sums.after[-1]) / problem.layout.pp
-        found.append(Bound(float(mean), "the mean of all ranks' work"))
+        bounds.append(Bound(float(mean), "the mean of all ranks' work"))
     else:
         work = [_work(problem, sums, stage) for stage in range(problem.layout.stages)]
-        found.append(Bound(best_cut(work, np.maximum)[0], "the work of any cut"))
-    highest = max(found)
+        bounds.append(Bound(best_cut(work, np.maximum)[0], "the work of any cut"))
+    highest = max(bounds)
     return highest._replace(seconds=highest.seconds * (1 - TOLERANCE))
 
 

@@ -49,7 +49,7 @@ def least_memory(
     Each board has the shortest step that its search found, with the best choices, and `seconds` if
     that is short enough. Registered schedules that are fast enough compete, without a choice.
     """
-    shortest = best_of([found for _, found in fastest])
+    shortest = best_of([synthesis for _, synthesis in fastest])
     within = shortest.seconds * (1 + slack)
     tried = [_Least(*each, within, choosing) for each in fastest if each[1].seconds <= within]
     for each in tried:
@@ -60,7 +60,7 @@ def least_memory(
         bounds = [peak_of_any(choosing, each, within, best.peak) for each in searches]
     else:
         # On the other boards an order that was not found may be fast enough.
-        others = (choosing.on(board) for board, found in fastest if found.seconds > within)
+        others = (choosing.on(board) for board, synthesis in fastest if synthesis.seconds > within)
         bounds = [(each.bound, each.by) for each in tried]
         bounds += [peak_bound(each.problem, each.memory, within, best.peak) for each in others]
     bound, by = min(bounds)
@@ -173,9 +173,9 @@ class _Least:
         """The shortest step that keeps no more."""
         with suppress(InvalidConfiguration):
             lowest = self.search.limited(self.memory.within(self.peak))
-            found = lowest.best(seconds)
-            if found.seconds < self.best.seconds:
-                self.best, self.peak = found, self._peak(found.experiment)
+            shorter = lowest.best(seconds)
+            if shorter.seconds < self.best.seconds:
+                self.best, self.peak = shorter, self._peak(shorter.experiment)
 
     def _choose(self, deadline: Deadline) -> None:
         """The choices of the lowest peak, with the order as it is."""
@@ -186,9 +186,9 @@ class _Least:
             lowest = self.choosing.lowest(self._rated, now, deadline)
             if lowest.merit[0] > self.peak * (1 + TOLERANCE):
                 return  # in halves, passes of a rule may keep more than whole
-            [found] = lowest.search.predicted([lowest.words])
+            [chosen] = lowest.search.predicted([lowest.words])
             self.search, (self.peak, *_) = lowest.search, lowest.merit
-            self.best = replace(self.best, experiment=found.experiment, seconds=found.seconds)
+            self.best = replace(self.best, experiment=chosen.experiment, seconds=chosen.seconds)
             self._begin()
 
     def _rated(self, search: BoardSearch, words: Words) -> Chosen:
@@ -213,12 +213,12 @@ class _Least:
     def _try(self, level: float, seconds: float) -> None:
         with suppress(InvalidConfiguration):
             lowered = self.search.limited(self.memory.within(level))
-            found = lowered.best(seconds, enough=self.within)
-            if self._is_fast(found.seconds):
-                self.best, self.peak = found, self._peak(found.experiment)
+            lower = lowered.best(seconds, enough=self.within)
+            if self._is_fast(lower.seconds):
+                self.best, self.peak = lower, self._peak(lower.experiment)
                 return
-            if not self._is_fast(found.bound.seconds):
-                self.bound, self.by = self.memory.above(level), found.bound.by
+            if not self._is_fast(lower.bound.seconds):
+                self.bound, self.by = self.memory.above(level), lower.bound.by
         self.failed = level
 
 

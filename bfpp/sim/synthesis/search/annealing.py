@@ -99,38 +99,38 @@ def search(
     def over() -> float:
         return 1.0 if best() <= bound else deadline.passed
 
-    found = [Found.of(problem, words) for words in starts]
+    candidates = [Found.of(problem, words) for words in starts]
     turn = min(TURN, seconds / TURNS)
     seekers = [_Seeker(problem, seed + each, turn) for each in range(THREADS)]
 
     def best() -> float:
-        return min((each.seconds for each in found), default=inf)
+        return min((each.seconds for each in candidates), default=inf)
 
     with ThreadPoolExecutor(THREADS) as threads:
         while True:
-            found.extend(threads.map(lambda seeker: seeker.turn(), seekers))
-            found = _distinct(found)
+            candidates.extend(threads.map(lambda seeker: seeker.turn(), seekers))
+            candidates = _distinct(candidates)
             if progress:
                 progress(over(), best())
             if over() >= SHARE_OF_KEYS:
                 break
         movers = [
             _Mover(problem, start, seed + each, turn)
-            for each, start in enumerate((found * THREADS)[:THREADS])
+            for each, start in enumerate((candidates * THREADS)[:THREADS])
         ]
         while movers and over() < 1:
             heat = (over() - SHARE_OF_KEYS) / (1 - SHARE_OF_KEYS)
-            found.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
-            found = _distinct(found)
+            candidates.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
+            candidates = _distinct(candidates)
             if progress:
                 progress(over(), best())
-    return found
+    return candidates
 
 
-def _distinct(found: Sequence[Found]) -> list[Found]:
+def _distinct(candidates: Sequence[Found]) -> list[Found]:
     """The best few."""
     kept: list[Found] = []
-    for each in sorted(found, key=lambda each: each.seconds):
+    for each in sorted(candidates, key=lambda each: each.seconds):
         if each.seconds < inf and all(each.words != other.words for other in kept):
             kept.append(each)
     return kept[:8]
@@ -165,26 +165,26 @@ class _Seeker:
     def turn(self) -> Found:
         begun = time.monotonic()
         seed = int(self.random.integers(2**31))
-        found = dispatch(
+        step_time = dispatch(
             self.problem.brief.arrays, self.rule, self.table, self.tries, self.scale, seed
         )
         spent = time.monotonic() - begun
         self.tries = int(np.clip(self.tries * self.seconds / max(spent, 1e-3), 1, 100_000))
-        dispatched = self._dispatched(found)
-        self.stale = 0 if found < self.best else self.stale + 1
-        self.best = found
+        dispatched = self._dispatched(step_time)
+        self.stale = 0 if step_time < self.best else self.stale + 1
+        self.best = step_time
         if self.stale > 6:
             self.stale = 0
             self.begin()
         return dispatched
 
-    def _dispatched(self, found: float) -> Found:
-        """The words of all micro-batches, which `found` seconds are for if the search had all."""
+    def _dispatched(self, step_time: float) -> Found:
+        """The words of all micro-batches, which `step_time` is of if the search had all."""
         table = self.table
         if self.problem.brief is not self.problem:
             table, _ = table_of(self.problem, None)
-            found = dispatch(self.problem.arrays, self.rule, table, 0, self.scale, 0)
-        return Found(found, _words(self.problem, table) if found < inf else [])
+            step_time = dispatch(self.problem.arrays, self.rule, table, 0, self.scale, 0)
+        return Found(step_time, _words(self.problem, table) if step_time < inf else [])
 
 
 class _Mover:
@@ -201,12 +201,12 @@ class _Mover:
         hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
         begun = time.monotonic()
         seed = int(self.random.integers(2**31))
-        found = anneal(
+        step_time = anneal(
             self.problem.arrays, self.table, self.lengths, self.steps, hot, hot / 20, seed
         )
         spent = time.monotonic() - begun
         self.steps = int(np.clip(self.steps * self.seconds / max(spent, 1e-3), 10, 1_000_000))
-        return Found(found, _words(self.problem, self.table))
+        return Found(step_time, _words(self.problem, self.table))
 
 
 def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Lengths]:
