@@ -14,8 +14,8 @@ from bfpp.sim.search.workers import executor
 from tests.helpers.listening import beyond_loopback
 
 TRAPS = (
-    "dask", "distributed", "multiprocessing", "numpy", "opt_einsum", "signal", "sitecustomize",
-    "submitit", "torch", "tqdm", "triton", "usercustomize", "yaml",
+    "bfpp", "dask", "distributed", "multiprocessing", "numpy", "opt_einsum", "signal",
+    "sitecustomize", "submitit", "torch", "tqdm", "triton", "usercustomize", "yaml",
 )  # fmt: skip
 """Modules that some process of ours imports, or tries to."""
 
@@ -75,7 +75,7 @@ def test_no_worker_of_a_search_runs_one(folder: Path) -> None:
 
 def test_the_module_as_a_program_looks_elsewhere_too(folder: Path) -> None:
     """Python itself puts the working directory first for `python -m bfpp`."""
-    for name in ("signal", "multiprocessing", "torch"):
+    for name in ("bfpp", "signal", "multiprocessing", "torch"):
         (folder / f"{name}.py").rename(folder / f"{name}.kept")
     done = subprocess.run(
         [sys.executable, "-m", "bfpp", *SEARCH],
