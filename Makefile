@@ -34,7 +34,7 @@ docs: $(VENV)/docs $(VENV)/core
 	@echo wrote build/site/index.html
 
 test: $(VENV)/development $(VENV)/core
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 fresh: $(VENV)/development $(VENV)/core
 	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest --numprocesses 2 -m hypothesis $(FRESH)

@@ -30,7 +30,38 @@ settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+LONG = (
+    "executor/processes/test_safety.py",
+    "executor/train/test_training_processes.py",
+    "executor/processes/test_stopping.py",
+    "schedules/validity/test_validity.py",
+    "executor/processes/test_launch.py",
+    "house/test_docs.py",
+    "executor/processes/test_torchrun.py",
+    "terminal/test_outputs.py",
+    "commands/test_faults.py",
+    "executor/dispatch/test_exactness.py",
+    "sim/synthesis/test_synthesis_choices.py",
+    "commands/test_malformed.py",
+    "executor/run/test_resume.py",
+    "schedules/operations/test_rows.py",
+    "executor/processes/test_network.py",
+    "commands/test_schemas.py",
+)
+"""Files that take longest, which begin first: none is left to run alone at the end.
+
+Those that wait for processes stand among those that compute.
+"""
+
+
+def _begins(item: pytest.Item) -> int:
+    """The place of a test's file among all."""
+    name = item.path.as_posix().rpartition("/tests/")[2]
+    return LONG.index(name) if name in LONG else len(LONG)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_begins)
     if os.environ.get("BFPP_SLOW") == "1" or "slow" in config.getoption("-m"):
         return
     skip = pytest.mark.skip(reason="slow: set BFPP_SLOW=1 or choose it with -m slow")

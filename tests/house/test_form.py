@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
 from tests.helpers import ROOT
 
 LINES, FUNCTION, MODULES = 400, 60, 14
@@ -62,6 +63,10 @@ def clauses(root: Path) -> list[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, kinds) and CLAUSE.match(ast.get_docstring(node) or "")
     ]
+
+
+def test_files_that_begin_first_are_there() -> None:
+    assert [name for name in LONG if not (ROOT / "tests" / name).is_file()] == []
 
 
 @pytest.mark.parametrize("faults", [too_long, too_full, strangers, clauses])
