@@ -1,6 +1,6 @@
 """Malformed input of all kinds: one line and exit code 2, or a result; never a fault or a hang.
 
-The same some 400 cases every time; HYPOTHESIS_PROFILE=fresh draws others.
+The same some 300 cases every time; HYPOTHESIS_PROFILE=fresh draws others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.terminal.test_outputs import FEW_STEPS
 SECONDS = 5
 """Of processor time that no refusal takes, and a fourth of what no result takes."""
 
-EACH = 13
+EACH = 9
 """Cases of a kind."""
 
 MODEL = "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\nmlp = 4096\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_page_that_is_wrong_fails(tmp_path, monkeypatch):
             run(page, quick(page))
 
 
+@cache
 def generated():
     """The pages that the build makes, by path in the docs."""
     made = {**assumptions.pages(), **commands.pages(), **python.pages()}
