@@ -157,7 +157,7 @@ class Result:
 
     @property
     def shortage(self) -> str:
-        """Empty, or by how much it does not fit in a device's memory."""
+        """Empty, or how far it exceeds a device's memory."""
         return ""
 
     def further_highlights(self) -> list[tuple[str, str]]:

@@ -72,7 +72,7 @@ def _group(names: set[str], group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every step that there is, by the choices that lead to it."""
+    """Every step, by the choices that lead to it."""
     for choice in product(*LISTED.values()):
         choices = {**dict(zip(LISTED, choice, strict=True)), "beside": ""}
         try:

@@ -17,8 +17,8 @@ def place_block(
 ) -> bool:
     """Place the passes of one micro-batch so that they can repeat every period.
 
-    So many tries vary how long each pass waits beyond what it must, `delay`, by about `scale`, a
-    typical time of a pass, until ranks keep no more than their limits; the same seed varies it
-    alike. Fills `delay` and the `start` of each pass; returns whether the limits are kept to.
+    Up to `tries` times, the extra wait of each pass, `delay`, is varied by about `scale`, a typical
+    time of a pass, until ranks keep to their memory limits; the same seed gives the same block.
+    Fills `delay` and the `start` of each pass; returns whether the limits are kept to.
     """
     return bool(function("place_block")(*problem, period, tries, scale, seed, delay, start))

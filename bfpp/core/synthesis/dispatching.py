@@ -18,7 +18,7 @@ def dispatch(
 
     The `rule` holds the key of each pass; the patience of each rank; what each stage's forward
     pass leaves free of its rank's limit; and how long after one forward pass of the first stage
-    the next may start, and how long after its rank last had more room. It is varied so many
+    the next may start, and how long after its rank last had more room. It is varied `tries`
     times, by steps of about `scale`, a typical time of a pass; the same seed varies it alike.
 
     Leaves the best rule and the words by it there. Returns how long these take, infinite where

@@ -35,7 +35,7 @@ class LocalBackend:
         return ThreadShards(self.exchanges[rank][replica], tp_rank)
 
     def close(self) -> None:
-        """Let go of those that wait for a tensor-parallel rank that has failed."""
+        """Release threads that wait for a tensor-parallel rank that has failed."""
         for exchanges in self.exchanges:
             for exchange in exchanges:
                 exchange.end()

@@ -53,7 +53,7 @@ def require_runnable(plan: Plan) -> None:
             plan.gradient_dtype is not plan.dtype,
         ),
         "model": (
-            "draws other random numbers, and hands on a single tensor",
+            "draws other random numbers, and sends a single tensor between stages",
             bool(plan.traced.random) or not all(map(_is_tensor, _outputs(plan))),
         ),
         # It looks a loss up by the micro-batch's number, in the order of the forward passes.

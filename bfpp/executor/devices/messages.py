@@ -111,7 +111,7 @@ class Form:
             if not isinstance(leaf, (Tensor, *CONSTANTS)):
                 raise InvalidConfiguration(
                     "model",
-                    f"{what} {type(leaf).__name__}: only tensors can be handed on, alone or in "
+                    f"{what} {type(leaf).__name__}: only tensors can be passed on, alone or in "
                     "tuples, lists and dictionaries, with numbers, strings and None",
                 )
         return Form(

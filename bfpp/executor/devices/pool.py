@@ -86,7 +86,7 @@ class Pool:
             spare.tensors.append((tensor, self.device.here()))
 
     def end_step(self) -> None:
-        """A step is over: let go of what none of the last ones needed, if all is done with it."""
+        """Free blocks that recent steps did not use and whose events have completed."""
         for spare in self.free.values():
             spare.idle.append(spare.fewest)
             if len(spare.idle) == STEPS:

@@ -151,7 +151,7 @@ class GraphDispatcher(Dispatcher):
             )
 
     def close(self) -> None:
-        """Let go of the graph, too."""
+        """Release the graph, too."""
         super().close()
         self.main.close()
         self.cuda_graph = None

@@ -64,8 +64,8 @@ def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
 def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
     """A compute kernel: the method of the worker, of which a mock worker has its own.
 
-    Of a pass in pieces, the first one does it all: layers are not cut within. Memory of what is
-    offloaded is let go of before, and taken again after.
+    The first piece of a pass runs all of it: layers are not cut within. Memory of offloaded
+    activations is released before it, and acquired again after.
     """
 
     def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:

@@ -131,7 +131,7 @@ def backward_input(
 
 
 def backward_weight(branches: list[Branch]) -> None:
-    """Add the gradients of the parameters; what was kept for each branch is let go of at once."""
+    """Add the gradients of the parameters; what was kept for each branch is freed at once."""
     while branches:
         branch = branches.pop(0)
         kept = [

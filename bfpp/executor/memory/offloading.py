@@ -5,7 +5,7 @@ tensors (`bfpp.executor.devices.storages`), so that the pass alone has that memo
 and come back elsewhere. Memory is copied as a whole, once for all tensors in it. Weights, what
 modules keep, and the batch stay where they are.
 
-Lanes of their own copy, and do no more. Memory is let go of and taken again by the compute lane:
+Copies run on lanes of their own. The compute lane releases memory and acquires it again:
 when a pass has waited for the copy to the host, and before the copy back waits for a pass
 (`bfpp.schedules.graph.residency`). So all of it is made and freed in the order of the compute lane,
 and may be lent again there at once: on a GPU too, whose host frees it long before kernels have run.

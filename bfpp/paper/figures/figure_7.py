@@ -45,7 +45,7 @@ def make(folder: Folder) -> ItemOutput:
 
 
 def _ahead_at_the_least_batch(panel: PaperPanel) -> dict[str, float]:
-    """By how much breadth-first is faster than other methods, with a sample to overlap transfers.
+    """Lead of breadth-first over other methods, with a sample to overlap transfers.
 
     Against non-looped at the same batch, and depth-first at the least one, as
     its micro-batches are whole multiples of N_PP. Empty without these batches.

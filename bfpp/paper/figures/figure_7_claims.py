@@ -14,7 +14,7 @@ LEAST, ONE_MORE = 8, 9
 """Batches of one sample for every eight of 64 GPUs, and of one more, to overlap transfers."""
 
 AHEAD = {"Non-looped": 0.53, "Depth-first": 0.43}
-"""By how much the paper has breadth-first ahead of others near the least batch."""
+"""Lead of breadth-first over others near the least batch, in the paper."""
 
 NEAR = 0.05
 """Largest difference of a share from the paper's that counts as agreement."""
@@ -43,7 +43,7 @@ class Gap(NamedTuple):
 
     @property
     def share(self) -> float:
-        """By how much the best found is predicted to be faster."""
+        """Predicted lead of the best configuration."""
         return self.best.tflops_per_gpu / self.predicted - 1
 
 

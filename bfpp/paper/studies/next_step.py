@@ -201,7 +201,7 @@ class NextStepCase(NamedTuple):
 
     @property
     def lead(self) -> Lead:
-        """By how much breadth-first is faster."""
+        """Lead of breadth-first."""
         return lead(self.ours, self.other)
 
     @property

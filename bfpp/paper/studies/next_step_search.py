@@ -164,7 +164,7 @@ def _is_tried(configuration: Configuration) -> bool:
 
 
 class Lead(NamedTuple):
-    """By how much one is faster than another: its interval is that of the constants they share."""
+    """Lead of one over another: its interval is that of the constants they share."""
 
     share: float
     low: float
@@ -177,7 +177,7 @@ class Lead(NamedTuple):
 
 
 def lead(one: Fastest, other: Fastest) -> Lead:
-    """By how much one is faster; what both depend on alike makes no difference."""
+    """Lead of one over another; what both depend on alike makes no difference."""
     ratio = other.outcome.step_time / one.outcome.step_time
     factor = exp(float(np.linalg.norm(one.changes - other.changes)))
     return Lead(ratio - 1, ratio / factor - 1, ratio * factor - 1)

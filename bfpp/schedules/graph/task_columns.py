@@ -115,7 +115,7 @@ class TaskColumns:
         return task[:-1][follows[1:-1]], task[1:][follows[1:-1]]
 
     def by_operation(self) -> Iterator[tuple[Operation, Integers]]:
-        """Each operation that there is, and its tasks."""
+        """Each operation in the graph, with its tasks."""
         for operation in self.operations:
             yield operation, np.flatnonzero(self.operation == operation).astype(np.int32)
 

@@ -109,7 +109,7 @@ REASONS = {
     Fault.WRONG_BLOCK: _wrong_block,
     Fault.WRONG_SLICES: _wrong_slices,
 }
-"""What is said of each fault, with what `find_fault` says of it."""
+"""The message of each fault, from the places that `find_fault` returns."""
 
 
 def _refuse_deadlock(steps: Steps, reached: Offsets, layout: Layout) -> NoReturn:

@@ -223,7 +223,7 @@ def _tree(
 def _tree_share(place: GroupPlace, levels: tuple[Level, ...], number: int) -> float:
     """The share of the data that leaves a part of a level, one way.
 
-    All of it passes through a chain. A tree has an edge less than nodes: in the mean, a root's
+    All of it passes through a chain. A tree has one edge fewer than nodes: on average, a root's
     share does not leave. (NCCL's own model has this of two nodes.)
     """
     parts = place.parts(number)

@@ -125,7 +125,7 @@ class MeasuredStep:
         return seconds
 
     def transfers(self, tasks: Integers, of_unit: int) -> Seconds:
-        """Latency, and what a stage hands on over the bandwidth: a task's own, or one near it."""
+        """Seconds of transfers: latency, and the bytes of a stage's output over the bandwidth."""
         last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
         size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
         sent = size[self.graph.unit[tasks] + of_unit] / self.graph.layout.slices

@@ -368,8 +368,8 @@ class Experiment(ParsedValues):
 def experiment_of(values: Mapping[str, object]) -> Experiment:
     """The experiment that values by name say, as numbers or as texts, the schedule among them.
 
-    A file of orders says values too. Raises `InvalidConfiguration` for a name that there is not,
-    or a value that cannot be.
+    A file of orders says values too. Raises `InvalidConfiguration` for an unknown name or
+    an impossible value.
 
     >>> import bfpp
     >>> bfpp.experiment_of({"schedule": "interleaved", "pp": "4", "vpp": 2}).loops

@@ -155,7 +155,7 @@ def _start(cluster: Cluster, path: Path) -> float:
 
 
 def _sustained(cluster: Cluster, row: Row) -> MeasuredConstant:
-    """The share of the peak that products reach in the later half, when the device is hot."""
+    """The share of the peak that GEMMs reach in the later half, when the device is hot."""
     later = row["windows"][len(row["windows"]) // 2 :]
     rates = [row["flops"] / seconds / cluster.device.peak for seconds in later]
     path = (DEVICE, "sustained_efficiency")

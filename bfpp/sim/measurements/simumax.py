@@ -1,9 +1,9 @@
 """System files of SimuMax as measurements.
 
-They give the share of the peak that matrix products and attention reach, by shape, and the time of
+They give the share of the peak that GEMMs and attention reach, by shape, and the time of
 collectives as a linear function of bytes and group size. Both become rows, which are fitted like
 our own measurements. The memory bandwidth reached, and bandwidth and latency of the network
-between nodes, are taken as they are. Not used: grouped products, permutations, latencies that do
+between nodes, are taken as they are. Not used: grouped GEMMs, permutations, latencies that do
 not grow with the group, and efficiencies of memory-bound modules (several kernels each). A GB/s in
 these files is 2^30 bytes/s.
 """

@@ -6,7 +6,7 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.sim.operators.operators import Execution
 
-NARROW = "needs a precision of narrow products, such as fp8-block"
+NARROW = "needs a precision with narrow GEMMs, such as fp8-block"
 
 
 def require_divisible(execution: Execution) -> None:

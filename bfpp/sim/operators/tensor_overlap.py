@@ -1,4 +1,4 @@
-"""Tensor-parallel collectives that overlap a GEMM: by how much they still lengthen a pass.
+"""Exposed time of tensor-parallel collectives that overlap a GEMM.
 
 As Transformer Engine's userbuffers do it by default (`initialize_ub`, version 2):
 
@@ -46,7 +46,7 @@ class Gemm(NamedTuple):
 def exposed_seconds(
     overlap: TensorOverlap, collective: Collective, seconds: float, members: int, gemm: Gemm
 ) -> float:
-    """By how much a collective that takes `seconds` lengthens the pass of that GEMM.
+    """Exposed time of a collective that takes `seconds` beside that GEMM.
 
     Of the two GEMMs of a backward pass, which take as many operations, each hides its own.
     """

@@ -141,7 +141,7 @@ def _end(winner: Outcome, other: Outcome) -> float:
 
 
 class Rival(NamedTuple):
-    """The best of another kind, and by how much it is slower than the winner, part by part.
+    """The best of another kind, and its excess over the winner's step time, part by part.
 
     In seconds, for as many samples as a step of the winner has.
     """

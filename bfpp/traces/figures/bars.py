@@ -2,7 +2,7 @@
 
 Passes of one micro-batch through neighbouring stages are one bar with a seam
 where one stage ends, as the paper draws a rank's layers. Bars thinner than
-`FINEST` are drawn together, a cell at a time, in the mean of their colours
+`FINEST` are drawn together, a cell at a time, in their average colour
 weighted by time (idle time counts too), which is what the eye would make of
 them: so a row never has many more bars than the figure has cells, however many
 tasks there are.

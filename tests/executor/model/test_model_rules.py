@@ -275,7 +275,7 @@ def test_a_batch_may_draw_if_it_draws_the_same_again() -> None:
 
 ODD_BATCHES = {
     "no inputs": (lambda _, y: ((), y), "a tuple of 0 as inputs, which contain no tensor"),
-    "a set of targets": (lambda x, y: (x, {y}), "as targets a set: only tensors can be handed on"),
+    "a set of targets": (lambda x, y: (x, {y}), "as targets a set: only tensors can be passed on"),
     "a table with one that is too long": (
         lambda x, y: ({"x": x, "y": torch.cat([y, y])}, y),
         "inputs of shape (4, 4), not of 2 samples",

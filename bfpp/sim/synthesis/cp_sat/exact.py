@@ -23,7 +23,7 @@ MOST_PASSES = 400
 """About how many passes a model has of a problem whose last micro-batches bound all of it."""
 
 TOO_MANY = 1600
-"""Passes of a model that is too large to prove anything in the time that there is."""
+"""Passes of a model that is too large to prove anything in the time available."""
 
 MOST_CROSSINGS = 20_000
 """Choices of a model of crossings: with more, building it takes too long."""
