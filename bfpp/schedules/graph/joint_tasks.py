@@ -1,0 +1,110 @@
+"""Tasks of replicas x ranks that differ: which wait for which, and which begin together.
+
+Where all replicas are alike, one pipeline stands for them: a `TaskGraph`. Where they are not, each
+has tasks of its own, and reductions, gathers and the clipping of gradients join them:
+
+- `before` and `after` are edges: a task is ready when all that it waits for have ended. The order
+  of a lane is edges from each of its tasks to the next.
+- Tasks with the same number in `meeting` begin together, when the last of them is ready, and each
+  ends after its own seconds: a transfer at its two ends, a collective at each of its members.
+
+A replay is one sweep of the core over all of them; any number of durations share one numbering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.core.replay import replay, sweep
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, Seconds, group_by
+from bfpp.schedules.errors import InvalidInput
+
+
+class _Numbered(NamedTuple):
+    """Nodes in an order in which they could run, and what each waits for.
+
+    `place` is the node of each task; the others are where tasks meet, and take no time.
+    """
+
+    place: Integers
+    waits: Groups
+
+
+@dataclass(frozen=True, eq=False)
+class JointTasks:
+    """Edges between tasks, and the meeting of each task (-1: it begins when it is ready).
+
+    >>> import numpy as np
+    >>> two_replicas = JointTasks(np.array([0, 1]), np.array([2, 3]), np.array([-1, -1, 0, 0]))
+    >>> two_replicas.replay(np.array([1.0, 3.0, 0.5, 0.5]))
+    array([1. , 3. , 3.5, 3.5])
+    """
+
+    before: Integers
+    after: Integers
+    meeting: Integers
+
+    def __len__(self) -> int:
+        return len(self.meeting)
+
+    def replay(self, seconds: Seconds) -> Seconds:
+        """When each task ends, if each takes these seconds and starts as soon as it may.
+
+        Raises `InvalidInput` where tasks wait for each other in a circle.
+        """
+        place, waits = self._numbered
+        nodes = len(waits.start) - 1
+        taken, start, end = np.zeros(nodes), np.empty(nodes), np.empty(nodes)
+        taken[place] = seconds
+        lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
+        sweep(*lanes, *waits, _costs(taken), nodes, start, end)
+        ends: Seconds = end[place]
+        return ends
+
+    def ready(self, ends: Seconds) -> Seconds:
+        """When all that each task waits for have ended: zero for those that wait for nothing."""
+        ready = np.zeros(len(self))
+        np.maximum.at(ready, self.after, ends[self.before])
+        return ready
+
+    @property
+    def meets(self) -> Flags:
+        """Tasks that have a meeting."""
+        has: Flags = self.meeting != NONE
+        return has
+
+    @cached_property
+    def _numbered(self) -> _Numbered:
+        tasks, meets = len(self), np.flatnonzero(self.meets)
+        met, which = np.unique(self.meeting[meets], return_inverse=True)
+        nodes = tasks + len(met)
+        entry = np.arange(tasks)
+        entry[meets] = tasks + which
+        before = np.concatenate([self.before, entry[meets]])
+        after = np.concatenate([entry[self.after], meets])
+        place = _places(before, after, nodes)
+        ahead = place[before].astype(np.int32)
+        return _Numbered(place[:tasks].astype(np.int32), group_by(place[after], ahead, nodes))
+
+
+def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
+    """The place of each node in an order in which all that it waits for come first."""
+    followers = group_by(before, after.astype(np.int32), nodes)
+    start, level = np.empty(nodes), np.empty(nodes)
+    try:
+        replay(*followers, _costs(np.ones(nodes)), None, start, level)
+    except ValueError:  # not all could end
+        raise InvalidInput("operations wait for each other in a circle") from None
+    place = np.empty(nodes, dtype=np.int64)
+    place[np.argsort(level, kind="stable")] = np.arange(nodes)
+    return place
+
+
+def _costs(seconds: Seconds) -> tuple[Seconds, Seconds, Integers, Seconds]:
+    """Seconds alone, as the core takes costs: no bytes, no ports."""
+    nodes = len(seconds)
+    return seconds, np.zeros(nodes), np.empty((nodes, 0), dtype=np.int32), np.empty(0)

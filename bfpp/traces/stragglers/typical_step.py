@@ -1,0 +1,124 @@
+"""Typical steps: the operations that a replica's step should have, and those that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds
+from bfpp.traces.stragglers.kinds import FORWARD, is_occasional
+from bfpp.traces.timeline.operation_table import OperationTable
+
+COMMON = 0.5
+"""The share of replicas' steps that have an operation, from which on all should have it."""
+
+LEAST = 0.75
+"""The share of the most that a replica's steps have, of one that was recorded whole."""
+
+
+class Operations(NamedTuple):
+    """Operations of one replica in one step; times from its start, as medians over all of them."""
+
+    kinds: tuple[str, ...]
+    rank: Integers
+    kind: Integers
+    nth: Integers
+    chunk: Integers
+    stage: Integers
+    start: Seconds
+    end: Seconds
+
+    @property
+    def is_occasional(self) -> Flags:
+        """Operations that did not run where they were not measured."""
+        return np.array([is_occasional(kind) for kind in self.kinds])[self.kind]
+
+
+@dataclass(frozen=True, eq=False)
+class TypicalStep:
+    """Operations that alike steps of replicas should have.
+
+    `step` and `replica` are those of each; `row` has a row of the table for each of them and each
+    operation, -1 where it was not measured.
+    """
+
+    operations: Operations
+    step: Integers
+    replica: Integers
+    row: Integers
+
+
+def typical_steps(table: OperationTable) -> tuple[list[TypicalStep], list[int]]:
+    """Typical steps by their number of micro-batches; and steps that were recorded in part."""
+    pair, which = _pairs(table)
+    microbatches = np.zeros(len(pair), dtype=np.int64)
+    forward = table.kind == _code(table, FORWARD)
+    np.maximum.at(microbatches, which[forward], table.nth[forward] + 1)
+    found, partial = [], set[int]()
+    for count in np.unique(microbatches):
+        alike = microbatches == count
+        typical = _typical(table, alike, which)
+        step, replica = np.divmod(pair[alike], len(table.replicas))
+        expected = ~typical.operations.is_occasional
+        measured = (typical.row[:, expected] != NONE).sum(axis=1)
+        most = np.zeros(len(table.replicas))
+        np.maximum.at(most, replica, measured)
+        partial |= set(step[measured < LEAST * most[replica]].tolist())
+        found.append((typical, step, replica))
+    whole = []
+    for typical, step, replica in found:
+        kept = ~np.isin(step, list(partial))
+        if kept.any():
+            row = typical.row[kept]
+            whole.append(TypicalStep(typical.operations, step[kept], replica[kept], row))
+    return whole, sorted(partial)
+
+
+class _Typical(NamedTuple):
+    operations: Operations
+    row: Integers
+
+
+def _pairs(table: OperationTable) -> tuple[Offsets, Offsets]:
+    """The steps of replicas that there are, and which one each row belongs to."""
+    code = table.step.astype(np.int64) * len(table.replicas) + table.replica
+    pair, which = np.unique(code, return_inverse=True)
+    return pair, which
+
+
+def _code(table: OperationTable, kind: str) -> int:
+    return table.kinds.index(kind) if kind in table.kinds else NONE
+
+
+def _typical(table: OperationTable, alike: Flags, which: Offsets) -> _Typical:
+    """The operations that most of these steps of replicas have, and where each has them."""
+    rows = np.flatnonzero(alike[which])
+    member = (np.cumsum(alike) - 1)[which[rows]]
+    shape = len(table.ranks), len(table.kinds), int(table.nth[rows].max()) + 1
+    key = np.ravel_multi_index((table.rank[rows], table.kind[rows], table.nth[rows]), shape)
+    keys, place = np.unique(key, return_inverse=True)
+    members = int(alike.sum())
+    row = np.full((members, len(keys)), NONE, dtype=np.int32)
+    row[member, place] = rows
+    occasional = np.array([is_occasional(kind) for kind in table.kinds])
+    common = (row != NONE).mean(axis=0) >= COMMON
+    common |= occasional[np.unravel_index(keys, shape)[1]]
+    row, keys = row[:, common], keys[common]
+    rank, kind, nth = (each.astype(np.int32) for each in np.unravel_index(keys, shape))
+    first = np.full(members, np.inf)
+    np.minimum.at(first, member, table.start[rows])
+    measured = row != NONE
+
+    def median(times: Seconds) -> Seconds:
+        of_members = np.where(measured, times[row] - first[:, np.newaxis], np.nan)
+        middle: Seconds = np.nanmedian(of_members, axis=0)
+        return middle
+
+    shown = row[measured.argmax(axis=0), np.arange(len(keys))]
+    operations = Operations(
+        table.kinds, rank, kind, nth, table.chunk[shown], table.stage[shown],
+        median(table.start), median(table.end),
+    )  # fmt: skip
+    return _Typical(operations, row)
