@@ -12,10 +12,12 @@ from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE
 from bfpp.api.saved import SavedTimeline, is_timeline_file, load
+from bfpp.api.stragglers import is_job_file
 from bfpp.options import shared
 from bfpp.options.experiment_file import is_experiment_file
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import named, require_same_unit, side_by_side
+from bfpp.reports.jobs.printing import explain_job
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration
@@ -24,7 +26,9 @@ from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.values import of_group
 from bfpp.sim.experiment.values.option import STAGES
+from bfpp.terminal import formats
 from bfpp.terminal.error_lines import one_line
+from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table
 from bfpp.traces.timeline.units import in_words
@@ -40,7 +44,11 @@ NOT_AGAINST = {"-h", "--help", "--json", "--json-schema", "--set", "--against"}
 
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp explain`."""
-    shared.add_schedule_argument(parser, "FILE.json, FILE.json.gz: a saved timeline, as it ran")
+    shared.add_schedule_argument(
+        parser,
+        "FILE.json, FILE.json.gz: a saved timeline, as it ran, or a job from bfpp import",
+        "FILE.parquet: the operations of a job, of many steps and replicas",
+    )
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")
@@ -61,6 +69,13 @@ def add_arguments(parser: Parser) -> None:
         help='compare with these options changed, such as "--loops 8" or "gpipe --loops 1"; '
         "of a saved timeline, compare with another one",
     )
+    add_output(
+        parser.add_argument_group("jobs"),
+        "--html",
+        [formats.HTML],
+        "a page of a job: its workers, its steps, the worst one and the even one",
+    )
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -69,7 +84,11 @@ Cases = dict[str, tuple[Explanation, Explanation]]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain one configuration or timeline, and how each other one differs from it."""
+    """Explain one configuration or timeline, and how each other one differs from it; or a job."""
+    if is_job_file(Path(options.schedule)):
+        return explain_job(options)
+    if options.html:
+        raise InvalidConfiguration("html", "is of jobs alone; bfpp show draws a timeline")
     is_saved = is_timeline_file(options.schedule)
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)
     if options.json:

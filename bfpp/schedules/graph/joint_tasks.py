@@ -27,11 +27,13 @@ from bfpp.schedules.errors import InvalidInput
 class _Numbered(NamedTuple):
     """Nodes in an order in which they could run, and what each waits for.
 
-    `place` is the node of each task; the others are where tasks meet, and take no time.
+    `place` is the node of each task; the others are where tasks meet, and take no time. Each node
+    has a lane of its own: their order is in what they wait for.
     """
 
-    place: Integers
+    place: Offsets
     waits: Groups
+    lanes: tuple[Integers, Integers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +58,11 @@ class JointTasks:
 
         Raises `InvalidInput` where tasks wait for each other in a circle.
         """
-        place, waits = self._numbered
+        place, waits, lanes = self._numbered
         nodes = len(waits.start) - 1
         taken, start, end = np.zeros(nodes), np.empty(nodes), np.empty(nodes)
         taken[place] = seconds
-        lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
-        sweep(*lanes, *waits, _costs(taken), nodes, start, end)
+        sweep(*lanes, *waits, (taken, *self._nothing_else), nodes, start, end)
         ends: Seconds = end[place]
         return ends
 
@@ -88,7 +89,12 @@ class JointTasks:
         after = np.concatenate([entry[self.after], meets])
         place = _places(before, after, nodes)
         ahead = place[before].astype(np.int32)
-        return _Numbered(place[:tasks].astype(np.int32), group_by(place[after], ahead, nodes))
+        lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
+        return _Numbered(place[:tasks], group_by(place[after], ahead, nodes), lanes)
+
+    @cached_property
+    def _nothing_else(self) -> _Moved:
+        return _no_bytes(len(self._numbered.lanes[0]))
 
 
 def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
@@ -96,7 +102,7 @@ def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
     followers = group_by(before, after.astype(np.int32), nodes)
     start, level = np.empty(nodes), np.empty(nodes)
     try:
-        replay(*followers, _costs(np.ones(nodes)), None, start, level)
+        replay(*followers, (np.ones(nodes), *_no_bytes(nodes)), None, start, level)
     except ValueError:  # not all could end
         raise InvalidInput("operations wait for each other in a circle") from None
     place = np.empty(nodes, dtype=np.int64)
@@ -104,7 +110,9 @@ def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
     return place
 
 
-def _costs(seconds: Seconds) -> tuple[Seconds, Seconds, Integers, Seconds]:
-    """Seconds alone, as the core takes costs: no bytes, no ports."""
-    nodes = len(seconds)
-    return seconds, np.zeros(nodes), np.empty((nodes, 0), dtype=np.int32), np.empty(0)
+_Moved = tuple[Seconds, Integers, Seconds]
+"""Bytes, their ports, and bandwidths, as the core takes costs."""
+
+
+def _no_bytes(nodes: int) -> _Moved:
+    return np.zeros(nodes), np.empty((nodes, 0), dtype=np.int32), np.empty(0)

@@ -83,12 +83,12 @@ def contents(panels: Sequence[Panel], title: str, lead: str = "") -> dict[str, A
 
 def document(content: Mapping[str, Any], connect: str = "'none'") -> str:
     """A page with that content, which may `connect` to these sources of its policy."""
-    script = "".join(_part(f"{name}.js") for name in SCRIPTS)
-    return Template(_part("page.html")).substitute(
+    script = "".join(part(f"{name}.js") for name in SCRIPTS)
+    return Template(part("page.html")).substitute(
         title=escape(content["title"]),
         scripts=_digest(script),
         connect=connect,
-        style=look() + _part("page.css"),
+        style=look() + part("page.css"),
         script=script,
         content=embeddable(content),
     )
@@ -96,7 +96,7 @@ def document(content: Mapping[str, Any], connect: str = "'none'") -> str:
 
 def look() -> str:
     """The style that all pages share: light and dark colours, fonts, headings."""
-    return _part("look.css")
+    return part("look.css")
 
 
 def embeddable(content: object) -> str:
@@ -105,7 +105,8 @@ def embeddable(content: object) -> str:
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """A file of the page: markup, style or script."""
     return (files("bfpp.traces") / "page" / name).read_text(encoding="utf-8")
 
 

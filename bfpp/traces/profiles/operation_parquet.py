@@ -20,7 +20,10 @@ from bfpp.schedules.columns import Seconds
 from bfpp.traces.profiles.profile import MalformedTrace
 from bfpp.traces.timeline.operation_table import OperationTable, RawOperations, operation_table
 
-SUFFIX, MAGIC = ".parquet", b"PAR1"
+SUFFIX = ".parquet"
+
+MOST_ROWS = 2**24
+"""More than any analysis is asked for; what they take in memory is bounded."""
 
 NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mb_id", "mc", "gmc")
@@ -34,23 +37,17 @@ FUSED = {
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def is_operation_parquet(path: Path) -> bool:
-    """True for a Parquet file, by its name or its first bytes."""
-    if path.suffix == SUFFIX:
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+def is_parquet(path: Path) -> bool:
+    """True for a Parquet file, by its name."""
+    return path.suffix == SUFFIX
 
 
-def read_operations(path: Path) -> OperationTable:
-    """The operations of a table.
+def read_operations(contents: bytes) -> OperationTable:
+    """The operations of a table, from the contents of its file.
 
-    Raises `MalformedTrace` for another file, `InvalidInput` without pyarrow, or `OSError`.
+    Raises `MalformedTrace` for another file, or `InvalidInput` without pyarrow.
     """
-    columns = _columns(path)
+    columns = _columns(contents)
     if missing := [name for name in NEEDED if name not in columns]:
         raise MalformedTrace(f"has no column {missing[0]}: needed are {', '.join(NEEDED)}")
     kind = np.asarray(columns.pop("optype").to_pylist(), dtype=object)
@@ -77,19 +74,21 @@ def read_operations(path: Path) -> OperationTable:
     )  # fmt: skip
 
 
-def _columns(path: Path) -> dict[str, Any]:
+def _columns(contents: bytes) -> dict[str, Any]:
     """The columns of a file that are of interest."""
     if find_spec("pyarrow") is None:
         raise InvalidInput("needs pyarrow, which is not installed: pip install 'bfpp[parquet]'")
-    from pyarrow import ArrowException
+    from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path) as file:
+        with ParquetFile(BufferReader(contents)) as file:
+            if file.metadata.num_rows > MOST_ROWS:
+                raise MalformedTrace(f"has more than {MOST_ROWS:,} rows")
             names = [name for name in (*NEEDED, *OPTIONAL) if name in file.schema_arrow.names]
             table = file.read(columns=names)
             return {name: table.column(name) for name in names}
-    except ArrowException as error:
+    except (ArrowException, OSError) as error:
         raise MalformedTrace(f"is not a Parquet table: {_first_line(error)}") from None
 
 

@@ -15,6 +15,8 @@ from bfpp.traces.stragglers.typical_step import TypicalStep, typical_steps
 from bfpp.traces.stragglers.waits import waits_of
 from bfpp.traces.timeline.operation_table import OperationTable
 
+MOST_KINDS = 256
+
 SKEW = 1e-2
 """Seconds: a transfer that ends earlier than its peer begins, by more than this, took no time.
 
@@ -37,6 +39,7 @@ class JointSteps:
     rank: Integers
     kind: Integers
     nth: Integers
+    microbatch: Integers
     tasks: JointTasks
     partial: tuple[int, ...]
 
@@ -127,10 +130,11 @@ def joint_steps(table: OperationTable) -> JointSteps:
 
     Raises `InvalidInput` where no step was, or where a pipeline rank is missing.
     """
-    expected = tuple(range(len(table.ranks)))
-    if table.ranks != expected:
-        missing = min(set(range(max(table.ranks) + 1)) - set(table.ranks))
-        raise InvalidInput(f"there is no operation of stage {missing}: all are needed")
+    for rank, there_is in enumerate(table.ranks):
+        if rank != there_is:
+            raise InvalidInput(f"there is no operation of stage {rank}: all are needed")
+    if len(table.kinds) > MOST_KINDS:
+        raise InvalidInput(f"there are more than {MOST_KINDS} kinds of operations")
     typical, partial = typical_steps(table)
     if not typical:
         raise InvalidInput("no step was recorded whole")
@@ -138,7 +142,7 @@ def joint_steps(table: OperationTable) -> JointSteps:
     sizes = np.cumsum([0, *(len(part["row"]) for part in parts)])
     columns = {
         name: np.concatenate([part[name] for part in parts])
-        for name in ("row", "step", "replica", "rank", "kind", "nth")
+        for name in ("row", "step", "replica", "rank", "kind", "nth", "microbatch")
     }
     before, after = (
         np.concatenate([part[name] + size for part, size in zip(parts, sizes, strict=False)])
@@ -170,7 +174,10 @@ def _tasks(typical: TypicalStep) -> dict[str, Integers]:
         "row": typical.row.ravel(),
         "step": np.repeat(typical.step, size),
         "replica": np.repeat(typical.replica, size),
-        **{name: np.tile(getattr(operations, name), members) for name in ("rank", "kind", "nth")},
+        **{
+            name: np.tile(getattr(operations, name), members)
+            for name in ("rank", "kind", "nth", "microbatch")
+        },
         "before": (np.array(waits.before, dtype=np.int64) + offset).ravel(),
         "after": (np.array(waits.after, dtype=np.int64) + offset).ravel(),
         "channel": np.where(channel == NONE, NONE, of_member).ravel(),

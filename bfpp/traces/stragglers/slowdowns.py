@@ -10,12 +10,14 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bfpp.schedules.columns import Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.traces.stragglers.joint_steps import JointSteps
-from bfpp.traces.stragglers.kinds import joined_name
+from bfpp.traces.stragglers.kinds import BACKWARD, FORWARD, joined_name
 
 WORST = 0.03
 """The share of workers that are the worst: at least one."""
+
+PASSES = {FORWARD, BACKWARD}
 
 Key = TypeVar("Key")
 
@@ -75,6 +77,16 @@ class Slowdowns:
         table = self.job.table
         workers = [(replica, rank) for replica in table.replicas for rank in table.ranks]
         return self._by(self._worker, workers)
+
+    @cached_property
+    def by_microbatch(self) -> dict[int, Slowdown]:
+        """By micro-batch, of its passes alone."""
+        table, part = self.job.table, self.job.microbatch.copy()
+        passes = [code for code, kind in enumerate(table.kinds) if kind in PASSES]
+        part[~np.isin(self.job.kind, passes)] = NONE
+        microbatches, place = np.unique(part[part != NONE], return_inverse=True)
+        part[part != NONE] = place
+        return self._by(part, microbatches.tolist())
 
     @cached_property
     def worst_workers(self) -> list[Worker]:

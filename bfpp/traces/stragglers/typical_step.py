@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds
 from bfpp.traces.stragglers.kinds import FORWARD, is_occasional
 from bfpp.traces.timeline.operation_table import OperationTable
@@ -18,6 +19,10 @@ LEAST = 0.75
 """The share of the most that a replica's steps have, of one that was recorded whole."""
 
 
+MOST_CELLS = 2**26
+"""Operations of all alike steps of replicas, measured or not."""
+
+
 class Operations(NamedTuple):
     """Operations of one replica in one step; times from its start, as medians over all of them."""
 
@@ -25,6 +30,7 @@ class Operations(NamedTuple):
     rank: Integers
     kind: Integers
     nth: Integers
+    microbatch: Integers
     chunk: Integers
     stage: Integers
     start: Seconds
@@ -100,12 +106,15 @@ def _typical(table: OperationTable, alike: Flags, which: Offsets) -> _Typical:
     key = np.ravel_multi_index((table.rank[rows], table.kind[rows], table.nth[rows]), shape)
     keys, place = np.unique(key, return_inverse=True)
     members = int(alike.sum())
-    row = np.full((members, len(keys)), NONE, dtype=np.int32)
-    row[member, place] = rows
     occasional = np.array([is_occasional(kind) for kind in table.kinds])
-    common = (row != NONE).mean(axis=0) >= COMMON
+    common = np.bincount(place) >= COMMON * members
     common |= occasional[np.unravel_index(keys, shape)[1]]
-    row, keys = row[:, common], keys[common]
+    if members * int(common.sum()) > MOST_CELLS:
+        raise InvalidInput("the steps of replicas have too little in common")
+    row = np.full((members, int(common.sum())), NONE, dtype=np.int32)
+    kept = common[place]
+    row[member[kept], (np.cumsum(common) - 1)[place[kept]]] = rows[kept]
+    keys = keys[common]
     rank, kind, nth = (each.astype(np.int32) for each in np.unravel_index(keys, shape))
     first = np.full(members, np.inf)
     np.minimum.at(first, member, table.start[rows])
@@ -118,7 +127,7 @@ def _typical(table: OperationTable, alike: Flags, which: Offsets) -> _Typical:
 
     shown = row[measured.argmax(axis=0), np.arange(len(keys))]
     operations = Operations(
-        table.kinds, rank, kind, nth, table.chunk[shown], table.stage[shown],
-        median(table.start), median(table.end),
+        table.kinds, rank, kind, nth, table.microbatch[shown], table.chunk[shown],
+        table.stage[shown], median(table.start), median(table.end),
     )  # fmt: skip
     return _Typical(operations, row)

@@ -140,7 +140,7 @@ def _stage(operations: Operations, row: int, ranks: int) -> int:
 def _matched(rank: Rank, kind: str, transfer: Transfer, is_end: bool) -> Iterator[tuple[int, int]]:
     """Sends or receives, each with the pass that makes or needs what it carries.
 
-    At an end of an interleaved model, some may be recorded that did not run, and one may be missing.
+    At an end of an interleaved model, some are recorded that did not run, and one may be missing.
     """
     each, rows, passes = rank.operations, rank.of(kind), rank.numbered(transfer.pass_)
     if not len(passes):

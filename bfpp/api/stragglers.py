@@ -1,0 +1,154 @@
+"""A job explained over many steps: what unevenness costs, who causes it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bfpp.schedules.reading import read_file
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.formats import OPERATIONS
+from bfpp.traces.formats.operations_json import load_operations
+from bfpp.traces.profiles.operation_parquet import is_parquet, read_operations
+from bfpp.traces.stragglers.joint_steps import JointSteps, joint_steps
+from bfpp.traces.stragglers.patterns import (
+    DifferentStep,
+    Pattern,
+    Recurrence,
+    different_steps,
+    pattern,
+)
+from bfpp.traces.stragglers.slowdowns import Slowdown, Slowdowns, Worker
+from bfpp.traces.timeline.operation_table import OperationTable
+
+
+def is_job_file(path: Path) -> bool:
+    """True for a table of operations, as others record it or as `bfpp import` saves it."""
+    if is_parquet(path):
+        return True
+    try:
+        return path.name.endswith(OPERATIONS.suffixes) and OPERATIONS.is_ours(path)
+    except OSError:
+        return False
+
+
+def load_job(path: Path, option: str) -> OperationTable:
+    """The operations of a file; the option is named where the file is at fault."""
+    with blaming(f"{option}: {path}"):
+        return read_operations(read_file(path)) if is_parquet(path) else load_operations(path)
+
+
+def worker_name(worker: Worker) -> str:
+    """A worker as `replica/stage`."""
+    return "{}/{}".format(*worker)
+
+
+class Culprit(NamedTuple):
+    """The slowest of its kind, what it costs alone, and how that recurs."""
+
+    name: str
+    slowdown: float | None
+    recurrence: Recurrence
+    period: int | None
+    slow_steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class JobExplanation:
+    """The slowdown of a job by who causes it, from its operations in many steps."""
+
+    table: OperationTable
+
+    @cached_property
+    def job(self) -> JointSteps:
+        """All steps as one graph; raises `InvalidInput` where the table does not show one."""
+        return joint_steps(self.table)
+
+    @cached_property
+    def slowdowns(self) -> Slowdowns:
+        """Replays, measured and even."""
+        return Slowdowns(self.job)
+
+    @property
+    def slowdown(self) -> float:
+        """S: mean replayed step over mean even step."""
+        return self.slowdowns.whole.mean or 1.0
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of the steps that were recorded whole."""
+        return [self.table.steps[step] for step in self.job.steps]
+
+    @cached_property
+    def by(self) -> dict[str, dict[str, Slowdown]]:
+        """Slowdowns by stage, replica, operation, worker and micro-batch, largest first."""
+        found = self.slowdowns
+        return {
+            "stage": _named(found.by_stage),
+            "replica": _named(found.by_replica),
+            "operation": _named(found.by_operation),
+            "worker": {worker_name(worker): each for worker, each in found.by_worker.items()},
+            "microbatch": _named(found.by_microbatch),
+        }
+
+    @property
+    def culprits(self) -> dict[str, Culprit]:
+        """Of stages, replicas, operations, workers and micro-batches, the slowest."""
+        first = ((kind, *next(iter(found.items()))) for kind, found in self.by.items() if found)
+        return {
+            kind: Culprit(name, each.mean, *pattern(each, self.steps)) for kind, name, each in first
+        }
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The way in which the job's slowness recurs."""
+        return pattern(self.slowdowns.whole, self.steps)
+
+    @cached_property
+    def different_steps(self) -> list[DifferentStep]:
+        """Steps that differ from the rest."""
+        return different_steps(self.slowdowns)
+
+    @property
+    def not_measured(self) -> int:
+        """Operations that ran, by all that is known, and whose own time was not measured."""
+        return int((~self.job.is_known).sum())
+
+    def record(self) -> dict[str, Any]:
+        """The explanation as a JSON object; times in seconds."""
+        found = self.slowdowns
+        whole = zip(found.job.measured_steps, found.replayed, found.even, strict=True)
+        times = dict(zip(self.steps, whole, strict=True))
+        return {
+            "slowdown": found.whole.mean,
+            "by": {
+                kind: {name: each.mean for name, each in slowdowns.items()}
+                for kind, slowdowns in self.by.items()
+            },
+            "culprits": {kind: each._asdict() for kind, each in self.culprits.items()},
+            "worst_workers": [worker_name(each) for each in found.worst_workers],
+            "worst_workers_share": found.worst_workers_share,
+            "last_stage_share": found.last_stage_share,
+            "steps": {
+                str(step): _step(*map(float, times[step])) if step in times else _step()
+                for step in self.table.steps
+            },
+            "different_steps": [each._asdict() for each in self.different_steps],
+            "pattern": self.pattern._asdict(),
+            "operations": len(self.table),
+            "not_measured": self.not_measured,
+            "left_out": dict(self.table.left_out),
+        }
+
+
+def _step(
+    measured: float | None = None, replayed: float | None = None, even: float | None = None
+) -> dict[str, float | None]:
+    return {"measured": measured, "replayed": replayed, "even": even}
+
+
+def _named(found: Mapping[Any, Slowdown]) -> dict[str, Slowdown]:
+    return {str(key): each for key, each in found.items()}
