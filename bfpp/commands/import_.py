@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bfpp.api.saved import SavedTimeline
+from bfpp.api.stragglers import is_job_file, load_job
 from bfpp.options import shared
 from bfpp.reports.tables import print_result
-from bfpp.schedules import InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.torch_csv import read_orders
 from bfpp.schedules.orders.steps import Order
 from bfpp.schedules.reading import read_file
 from bfpp.terminal import formats
-from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.printing import print_json, print_table
 from bfpp.traces.formats.chakra import is_chakra, read_chakra
+from bfpp.traces.formats.operations_json import save_operations
 from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
 from bfpp.traces.formats.text_files import parsed_trace
 from bfpp.traces.formats.timeline_json import save_timeline
@@ -25,6 +28,8 @@ from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.profiles.nsight import is_nsight, read_nsight
 from bfpp.traces.profiles.profile import Profile
+from bfpp.traces.stragglers.one_pipeline import pipeline_timeline
+from bfpp.traces.timeline.operation_table import OperationTable
 from bfpp.traces.timeline.timeline import Timeline
 
 
@@ -37,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         help="traces from torch.profiler, one file per rank in pipeline order (or as their "
         "distributedInfo says); from nsys export --type sqlite, of one or several ranks; one file "
-        "from --perfetto, compressed or not; or those from --chakra",
+        "from --perfetto, compressed or not; those from --chakra; or FILE.parquet, the operations "
+        "of a job of many steps and replicas",
     )
     parser.add_argument(
         "--orders",
@@ -50,13 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step",
         type=int,
         metavar="N",
-        help="step to import, as the profiler counts them (default: the last)",
+        help="step to import, as the profiler counts them (default: the last; of a job, all)",
+    )
+    parser.add_argument(
+        "--replica",
+        type=int,
+        metavar="N",
+        help="of a job, the replica whose step to import (default: all; with --step, the first)",
     )
     add_output(
         parser,
         "--out",
-        [formats.TIMELINE],
-        "write the timeline, for bfpp show and bfpp diff (compressed if FILE ends in .gz)",
+        [formats.TIMELINE, formats.OPERATIONS],
+        "write the timeline, for bfpp show and bfpp diff, or all of a job, for bfpp explain "
+        "(compressed if FILE ends in .gz)",
         required=True,
     )
     add_force_argument(parser)
@@ -65,7 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Import, say what was assumed and what is missing, and write."""
-    result = SavedTimeline(_timeline(options))
+    job = _job(options)
+    if job and options.step is None and options.replica is None:
+        return _whole_job(options, job)
+    result = SavedTimeline(_of_job(options, job) if job else _timeline(options))
     if options.json:
         print_json(result.record)
     else:
@@ -74,6 +90,48 @@ def run(options: argparse.Namespace) -> int:
     with options.out.written() as path:
         save_timeline(result.timeline, path)
     return 0
+
+
+def _job(options: argparse.Namespace) -> OperationTable | None:
+    """The operations of a job, if the trace is a table of them."""
+    tables = [path for path in options.traces if is_job_file(path)]
+    if not tables:
+        if options.replica is not None:
+            raise InvalidConfiguration("replica", "is of a job's operations (FILE.parquet)")
+        return None
+    if len(options.traces) > 1:
+        raise InvalidInput(f"TRACE: {tables[0]}: a table has all workers of a job: give it alone")
+    if options.orders:
+        raise InvalidConfiguration("orders", "a job's operations have their orders")
+    return load_job(tables[0], "TRACE")
+
+
+def _whole_job(options: argparse.Namespace, job: OperationTable) -> int:
+    """Report and write all steps and replicas."""
+    record: dict[str, Any] = {
+        "steps": list(job.steps),
+        "replicas": list(job.replicas),
+        "stages": list(job.ranks),
+        "operations": {kind: int((job.kind == code).sum()) for code, kind in enumerate(job.kinds)},
+        "left_out": dict(job.left_out),
+    }
+    if options.json:
+        print_json(record)
+    else:
+        sizes = ((name, str(len(record[name]))) for name in ("steps", "replicas", "stages"))
+        left_out = ((f"left out {why}", f"{count:,}") for why, count in job.left_out.items())
+        print_table("Job", ("", ""), [*sizes, *left_out])
+        counts = record["operations"].items()
+        rows = [(one_line(kind), f"{count:,}") for kind, count in counts]
+        print_table("Operations", ("operation", "number"), rows)
+    with options.out.written() as path:
+        save_operations(job, path)
+    return 0
+
+
+def _of_job(options: argparse.Namespace, job: OperationTable) -> Timeline:
+    with blaming("TRACE"):
+        return pipeline_timeline(job, options.step, options.replica)
 
 
 def _timeline(options: argparse.Namespace) -> Timeline:

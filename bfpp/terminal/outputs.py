@@ -109,7 +109,8 @@ class Output:
             raise InvalidInput(f"{self.option}: {self.path} is not a regular file")
         with place.open("ab"):  # whether it may be written to
             pass
-        if not status.st_size or self.format.is_ours(place):
+        alike = [each for each in self.formats if each.suffixes == self.format.suffixes]
+        if not status.st_size or any(each.is_ours(place) for each in alike):
             return
         if not force:
             raise InvalidInput(

@@ -46,6 +46,9 @@ CONTRACT = {
     | {"elapsed_times"},
     "diff": {"step_time_error", "operations"},
     "import": TIMELINE | RANKS,
+    "explain": {"slowdown", "by", "by.stage", "by.replica", "by.operation", "by.worker"}
+    | {"worst_workers_share", "last_stage_share", "steps", "steps.NAME.measured"}
+    | {"steps.NAME.replayed", "steps.NAME.even"},
 }
 """Keys that other programs rely on: none of them is ever renamed or removed."""
 

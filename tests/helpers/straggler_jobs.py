@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
+from random import Random
 from typing import Any
-
-import numpy as np
 
 from bfpp.schedules import Layout, find_schedule
 from bfpp.schedules.operations.operations import Operation
@@ -21,16 +21,24 @@ COLUMNS = (
     "gmc",
 )  # fmt: skip
 
-TRANSFER = 4e-4
 FORWARD, BACKWARD = "forward", "backward"
+LETTERS = {Operation.FORWARD: FORWARD, Operation.BACKWARD: BACKWARD}
+SHARE = {FORWARD: 1.0, BACKWARD: 2.1, "optimizer": 0.2}
+"""How long an operation takes, relative to a forward pass."""
 
-Scale = Callable[[int, int, int, str, int], float]
-"""By how much an operation of a step, replica, rank, type and micro-batch takes longer."""
+TRANSFER, NOTHING = 4e-4, 2e-6
+"""Seconds of a transfer, and of what is recorded but does not run."""
+
+Row = dict[str, Any]
+Worker = tuple[int, int]
+
+Scale = Callable[[int, int, int, str], float]
+"""By how much an operation of a step, replica, rank and type takes longer."""
 
 
 @dataclass
 class Job:
-    """A job: sizes, and what is uneven in it."""
+    """A job: its sizes, and what is uneven in it."""
 
     dp: int = 2
     pp: int = 4
@@ -43,51 +51,63 @@ class Job:
     overlapped: bool = False
     seed: int = 0
     forward: float = 0.06
-    random: np.random.Generator = field(init=False)
+    random: Random = field(init=False)
 
-    def rows(self) -> dict[str, list[Any]]:
-        """The job's table, a list a column."""
-        self.random = np.random.default_rng(self.seed)
-        rows = [row for step in self.steps for row in _Step(self, step).rows()]
-        return {name: [row.get(name, -1) for row in rows] for name in COLUMNS}
+    def rows(self) -> list[Row]:
+        """The rows of the job's table."""
+        self.random = Random(self.seed)
+        return [row for step in self.steps for row in _Step(self, step).rows()]
 
-    def seconds(self, step: int, replica: int, rank: int, kind: str, microbatch: int) -> float:
-        base = {FORWARD: 1.0, BACKWARD: 2.1}.get(kind, 0.2) * self.forward / self.vpp
-        drawn = self.random.lognormal(0.0, self.noise)
-        return base * drawn * self.scale(step, replica, rank, kind, microbatch)
+    def columns(self) -> dict[str, list[Any]]:
+        """The same, a list a column."""
+        return columns_of(self.rows())
+
+    def drawn(self, seconds: float) -> float:
+        return seconds * self.random.lognormvariate(0.0, self.noise)
 
     def delay(self) -> float:
         return self.gap * self.random.random()
 
-
-def _orders(job: Job) -> list[list[tuple[str, int, int]]]:
-    """For each rank, its passes: type, chunk and micro-batch."""
-    name = "1f1b" if job.vpp == 1 else "depth-first"
-    layout = Layout(job.pp, job.microbatches, job.vpp)
-    names = {Operation.FORWARD: FORWARD, Operation.BACKWARD: BACKWARD}
-    return [
-        [
-            (names[operation], stage // job.pp, microbatch)
-            for operation, stage, microbatch, _ in order.tolist()
+    def orders(self) -> list[list[tuple[str, int, int]]]:
+        """For each rank, its passes: type, chunk and micro-batch."""
+        rule = find_schedule("1f1b" if self.vpp == 1 else "depth-first")
+        return [
+            [
+                (LETTERS[operation], stage // self.pp, microbatch)
+                for operation, stage, microbatch, _ in order.tolist()
+            ]
+            for order in rule.orders(Layout(self.pp, self.microbatches, self.vpp))
         ]
-        for order in find_schedule(name).orders(layout)
-    ]
+
+
+def columns_of(rows: list[Row]) -> dict[str, list[Any]]:
+    """Rows as columns; -1 where there is no such thing."""
+    return {name: [row.get(name, -1) for row in rows] for name in COLUMNS}
+
+
+def parquet_of(columns: Mapping[str, Any]) -> bytes:
+    """The contents of a Parquet file."""
+    import pyarrow as arrow
+    from pyarrow.parquet import write_table
+
+    file = BytesIO()
+    write_table(arrow.table(dict(columns)), file)
+    return file.getvalue()
 
 
 class _Step:
+    """One step of a job, as it runs."""
+
     def __init__(self, job: Job, step: int) -> None:
         self.job, self.step = job, step
-        self.found: list[dict[str, Any]] = []
+        self.found: list[Row] = []
 
-    def rows(self) -> list[dict[str, Any]]:
-        job = self.job
+    def rows(self) -> list[Row]:
+        """All rows, numbered by start within their type on a worker."""
         gathered = self._gathers()
-        ends = {
-            (replica, rank): end
-            for replica in range(job.dp)
-            for rank, end in enumerate(self._passes(replica, gathered))
-        }
-        self._update(ends)
+        ran = [_Pipeline(self, replica, gathered) for replica in range(self.job.dp)]
+        ends = {(each.replica, rank): end for each in ran for rank, end in enumerate(each.run())}
+        self._update(ends, {key: end for each in ran for key, end in each.reducible().items()})
         counts: dict[tuple[int, int, str], int] = defaultdict(int)
         for row in sorted(self.found, key=lambda row: row["start_ts"]):
             key = row["dp_rank"], row["stage"], row["optype"]
@@ -95,147 +115,185 @@ class _Step:
             counts[key] += 1
         return self.found
 
-    def _add(
-        self, replica: int, rank: int, optype: str, start: float, end: float, **more: int
-    ) -> None:
+    def scaled(self, worker: Worker, kind: str) -> float:
+        return self.job.scale(self.step, *worker, kind)
+
+    def add(self, worker: Worker, optype: str, start: float, end: float, **more: int) -> None:
+        replica, rank = worker
         self.found.append(
             {
                 "dp_rank": replica, "stage": rank, "rank": rank * self.job.dp + replica,
-                "step": self.step, "optype": optype, "start_ts": 1000.0 + 10 * self.step + start,
+                "step": self.step, "optype": optype, "start_ts": 10 * self.step + start,
                 "duration": end - start, **more,
             }
         )  # fmt: skip
 
     def _together(
-        self, optype: str, starts: Mapping[tuple[int, int], float], seconds: float, **more: int
-    ) -> dict[tuple[int, int], float]:
-        """A collective of some workers, each from its own start."""
-        scales = [self.job.scale(self.step, replica, rank, optype, -1) for replica, rank in starts]
+        self, optype: str, starts: Mapping[Worker, float], seconds: float, **more: int
+    ) -> dict[Worker, float]:
+        """A collective of some workers, each from its own start; when each has ended."""
         begin = max(starts.values())
-        ends = {}
+        slowest = max(self.scaled(worker, optype) for worker in starts)
+        ends = {worker: begin + self.job.drawn(seconds * slowest) for worker in starts}
         for worker, start in starts.items():
-            taken = seconds * max(scales) * self.job.random.lognormal(0.0, self.job.noise)
-            ends[worker] = begin + taken
-            self._add(*worker, optype, start, ends[worker], **more)
+            self.add(worker, optype, start, ends[worker], **more)
         return ends
+
+    def _of_rank(self, rank: int) -> list[Worker]:
+        return [(replica, rank) for replica in range(self.job.dp)]
 
     def _gathers(self) -> dict[tuple[int, int, int], float]:
         """By replica, rank and chunk, when its parameters are there."""
         job, gathered = self.job, {}
         for rank in range(job.pp):
-            free = {(replica, rank): job.delay() for replica in range(job.dp)}
+            free = {worker: job.delay() for worker in self._of_rank(rank)}
             for chunk in range(job.vpp):
                 free = self._together("params-all-gather", free, 0.02 / job.vpp, mc=chunk)
                 gathered |= {(*worker, chunk): end for worker, end in free.items()}
         return gathered
 
-    def _passes(self, replica: int, gathered: Mapping[tuple[int, int, int], float]) -> list[float]:
-        """Run the passes of a replica; when each rank has ended its last one."""
-        job = self.job
-        todo = [list(order) for order in _orders(job)]
-        self.ended: dict[tuple[str, int, int], float] = {}
-        free, last = [0.0] * job.pp, [dict[str, float]() for _ in range(job.pp)]
-        stages = job.pp * job.vpp
-        sent: dict[tuple[str, int, int], float] = {}
-        posted_first = [
-            max(next(at for at, each in enumerate(order) if each[0] == BACKWARD) - 2, -1)
-            for order in todo
-        ]
-        done = [0] * job.pp
-        while any(todo):
-            progress = False
-            for rank in range(job.pp):
-                while todo[rank]:
-                    kind, chunk, microbatch = todo[rank][0]
-                    stage = chunk * job.pp + rank
-                    source = stage + (-1 if kind == FORWARD else 1)
-                    receives = 0 <= source < stages
-                    made = (kind, source, microbatch)
-                    if receives and made not in sent:
-                        break
-                    progress = True
-                    todo[rank].pop(0)
-                    posted = last[rank].get(kind, last[rank].get("posted", 0.0)) + 1e-5
-                    ready = free[rank]
-                    if receives:
-                        begin = max(sent[made], posted)
-                        end = begin + TRANSFER * job.random.lognormal(0.0, job.noise)
-                        end = max(end, last[rank].get("received" + kind, 0.0))
-                        last[rank]["received" + kind] = end
-                        self._add(replica, rank, f"{kind}-recv", posted, end)
-                        other = source % job.pp
-                        self._add(replica, other, f"{kind}-send", sent[made], end)
-                        ready = max(ready, end)
-                    elif job.vpp > 1 and (kind, stage, microbatch) != (FORWARD, 0, 0):
-                        self._add(replica, rank, f"{kind}-recv", posted, posted + 2e-6)
-                    if kind == FORWARD:
-                        ready = max(ready, gathered[replica, rank, chunk])
-                    start = ready + job.delay()
-                    end = start + job.seconds(self.step, replica, rank, kind, microbatch)
-                    self._add(
-                        replica, rank, f"{kind}-compute", start, end,
-                        mb_id=microbatch, mc=chunk, gmc=stage,
-                    )  # fmt: skip
-                    free[rank] = last[rank][kind] = end
-                    if done[rank] == posted_first[rank]:
-                        last[rank]["posted"] = end
-                    done[rank] += 1
-                    self.ended[kind, stage, microbatch] = end
-                    target = stage + (1 if kind == FORWARD else -1)
-                    if 0 <= target < stages:
-                        sent[kind, stage, microbatch] = end + 2e-6
-                    elif job.vpp > 1:
-                        self._add(replica, rank, f"{kind}-send", end, end + 2e-6)
-            assert progress, "the ranks wait for each other"
-        for rank in range(job.pp):
-            chunks = range(job.vpp - 1, -1, -1)
-            self.reducible = getattr(self, "reducible", {})
-            self.reducible |= {
-                (replica, rank, chunk): max(
-                    end
-                    for (kind, stage, _), end in self.ended.items()
-                    if kind == BACKWARD and stage == chunk * job.pp + rank
-                )
-                for chunk in chunks
-            }
-        return free
-
-    def _update(self, ends: dict[tuple[int, int], float]) -> None:
+    def _update(
+        self, ends: dict[Worker, float], reducible: Mapping[tuple[int, int, int], float]
+    ) -> None:
         job, workers = self.job, list(ends)
-        reduced = self._reductions(self.reducible) if job.overlapped else None
+        reduced = self._reductions(reducible) if job.overlapped else ends
         for worker in workers:
-            self._add(*worker, "gc", ends[worker], ends[worker])
-            start = max(ends[worker], reduced[worker] if reduced else 0.0) + job.delay()
+            collected = ends[worker] + 1e-3 * (self.scaled(worker, "gc") - 1)
+            self.add(worker, "gc", ends[worker], collected)
+            start = max(collected, reduced[worker]) + job.delay()
             ends[worker] = start + 4e-5
-            self._add(*worker, "layernorm-grads-all-reduce", start, ends[worker])
+            self.add(worker, "layernorm-grads-all-reduce", start, ends[worker])
         for replica in range(job.dp):
             pair = {(replica, rank): ends[replica, rank] for rank in {0, job.pp - 1}}
             ends |= self._together("embedding-grads-all-reduce", pair, 0.01)
         for rank in range(job.pp):
-            own = {(replica, rank): ends[replica, rank] for replica in range(job.dp)}
+            own = {worker: ends[worker] for worker in self._of_rank(rank)}
             if job.overlapped:
                 ends |= self._together("separate-grads-all-reduce", own, 0.004)
-            else:
-                for chunk in range(job.vpp - 1, -1, -1):
-                    own = self._together("grads-reduce-scatter", own, 0.03 / job.vpp, mc=chunk)
-                ends |= own
+                continue
+            for chunk in reversed(range(job.vpp)):
+                own = self._together("grads-reduce-scatter", own, 0.03 / job.vpp, mc=chunk)
+            ends |= own
         ends |= self._together("optimizer-clip-main-grad", ends, 0.002)
         for worker in workers:
-            seconds = job.seconds(self.step, *worker, "optimizer", -1)
-            self._add(*worker, "optimizer", ends[worker], ends[worker] + seconds)
+            seconds = job.drawn(SHARE["optimizer"] * job.forward)
+            self.add(worker, "optimizer", ends[worker], ends[worker] + seconds)
 
-    def _reductions(
-        self, ready: Mapping[tuple[int, int, int], float]
-    ) -> dict[tuple[int, int], float]:
-        """Reductions that overlap passes, the last chunk first."""
-        job, free = self.job, dict[tuple[int, int], float]()
+    def _reductions(self, ready: Mapping[tuple[int, int, int], float]) -> dict[Worker, float]:
+        """Reductions that overlap passes, the last chunk first; when each worker has all."""
+        job, free = self.job, dict[Worker, float]()
         for rank in range(job.pp):
-            for chunk in range(job.vpp - 1, -1, -1):
+            for chunk in reversed(range(job.vpp)):
                 own = {
-                    (replica, rank): max(
-                        ready[replica, rank, chunk] + 1e-5, free.get((replica, rank), 0.0)
-                    )
-                    for replica in range(job.dp)
+                    worker: max(ready[(*worker, chunk)] + 1e-5, free.get(worker, 0.0))
+                    for worker in self._of_rank(rank)
                 }
                 free |= self._together("grads-reduce-scatter", own, 0.03 / job.vpp, mc=chunk)
         return free
+
+
+class _Pipeline:
+    """The passes of a replica, run in turn on each rank."""
+
+    def __init__(
+        self, step: _Step, replica: int, gathered: Mapping[tuple[int, int, int], float]
+    ) -> None:
+        self.step, self.replica, self.gathered = step, replica, gathered
+        job = self.job = step.job
+        self.orders = job.orders()
+        self.done = [0] * job.pp
+        self.free = [0.0] * job.pp
+        self.posted: list[dict[str, float]] = [{} for _ in range(job.pp)]
+        """By type, when a rank posts its next receive: with the end of its last pass."""
+        self.received: dict[tuple[int, str], float] = defaultdict(float)
+        self.ended: dict[tuple[str, int, int], float] = {}
+
+    def run(self) -> list[float]:
+        """Run all passes; when each rank has ended its last one."""
+        job = self.job
+        while any(self.done[rank] < len(self.orders[rank]) for rank in range(job.pp)):
+            before = sum(self.done)
+            for rank in range(job.pp):
+                while self.done[rank] < len(self.orders[rank]) and self._pass(rank):
+                    self.done[rank] += 1
+            assert sum(self.done) > before, "the ranks wait for each other"
+        return self.free
+
+    def reducible(self) -> dict[tuple[int, int, int], float]:
+        """By replica, rank and chunk, when its last backward pass has ended."""
+        found: dict[tuple[int, int, int], float] = defaultdict(float)
+        for (kind, stage, _), end in self.ended.items():
+            chunk, rank = divmod(stage, self.job.pp)
+            if kind == BACKWARD:
+                key = self.replica, rank, chunk
+                found[key] = max(found[key], end)
+        return found
+
+    def _pass(self, rank: int) -> bool:
+        """Run a rank's next pass, if what it receives has been sent; whether it ran."""
+        job, worker = self.job, (self.replica, rank)
+        kind, chunk, microbatch = self.orders[rank][self.done[rank]]
+        stage = chunk * job.pp + rank
+        onwards = 1 if kind == FORWARD else -1
+        ready = self._receive(rank, kind, stage, stage - onwards, microbatch)
+        if ready is None:
+            return False
+        if kind == FORWARD:
+            ready = max(ready, self.gathered[(*worker, chunk)])
+        start = ready + job.delay()
+        seconds = job.drawn(SHARE[kind] * job.forward / job.vpp) * self.step.scaled(worker, kind)
+        end = self.free[rank] = self.posted[rank][kind] = start + seconds
+        self.step.add(worker, f"{kind}-compute", start, end, mb_id=microbatch, mc=chunk, gmc=stage)
+        first = next(at for at, each in enumerate(self.orders[rank]) if each[0] == BACKWARD)
+        if self.done[rank] == first - 2:
+            self.posted[rank].setdefault(BACKWARD, end)
+        self.ended[kind, stage, microbatch] = end
+        if job.vpp > 1 and not 0 <= stage + onwards < job.pp * job.vpp:
+            self.step.add(worker, f"{kind}-send", end, end + NOTHING)
+        return True
+
+    def _receive(
+        self, rank: int, kind: str, stage: int, source: int, microbatch: int
+    ) -> float | None:
+        """When a pass has what it needs, or None if it has not been sent."""
+        job, worker = self.job, (self.replica, rank)
+        posted = self.posted[rank].get(kind, 0.0) + 1e-5
+        if 0 <= source < job.pp * job.vpp:
+            if (kind, source, microbatch) not in self.ended:
+                return None
+            sent = self.ended[kind, source, microbatch] + NOTHING
+            end = max(sent, posted) + job.drawn(TRANSFER)
+            end = self.received[rank, kind] = max(end, self.received[rank, kind])
+            self.step.add(worker, f"{kind}-recv", posted, end)
+            self.step.add((self.replica, source % job.pp), f"{kind}-send", sent, end)
+            return max(end, self.free[rank])
+        if job.vpp > 1 and (kind, stage, microbatch) != (FORWARD, 0, 0):
+            self.step.add(worker, f"{kind}-recv", posted, posted + NOTHING)
+        return self.free[rank]
+
+
+JOBS = {
+    "a slow worker": Job(
+        dp=2, pp=4, microbatches=6, scale=lambda _, dp, pp, __: 1.3 if (dp, pp) == (1, 2) else 1.0
+    ),
+    "a slow last stage": Job(
+        dp=4,
+        pp=2,
+        microbatches=8,
+        scale=lambda _, __, pp, kind: 1.3 if pp == 1 and kind in SHARE else 1.0,
+    ),
+    "unequal sequences": Job(dp=8, pp=4, microbatches=8, noise=0.25),
+    "interleaved": Job(
+        dp=2, pp=4, vpp=2, microbatches=8, scale=lambda _, dp, __, ___: 1.4 if dp == 1 else 1.0
+    ),
+    "interleaved, overlapped": Job(
+        dp=4, pp=2, vpp=3, microbatches=6, overlapped=True, noise=0.1,
+        scale=lambda _, dp, pp, __: 1.5 if (dp, pp) == (2, 1) else 1.0,
+    ),
+    "a slow reduction": Job(
+        dp=4, pp=4, microbatches=8, overlapped=True, noise=0.1,
+        scale=lambda step, _, __, kind: 30.0 if "reduce" in kind and step == 4 else 1.0,
+    ),
+    "no pipeline": Job(dp=8, pp=1, microbatches=4, noise=0.2),
+}  # fmt: skip
+"""Jobs whose answers by the published program are kept (`tests/traces/stragglers/answers.json`)."""

@@ -65,9 +65,11 @@ def _blamed(explained: JobExplanation) -> Iterator[str]:
         )
     elif worst is not None and worst > EXPLAINS:
         names = ", ".join(f"{replica}/{rank}" for replica, rank in found.worst_workers[:SHOWN])
+        is_one = len(found.worst_workers) == 1
         yield (
             f"The worst {counted(len(found.worst_workers), 'worker')} (replica/pipeline rank "
-            f"{names}) explain {min(worst, 1.0):.0%} of it: look at its device and host."
+            f"{names}) explain{'s' * is_one} {min(worst, 1.0):.0%} of it: look at "
+            f"{'its device and host' if is_one else 'their devices and hosts'}."
         )
     else:
         worker, replica = next(iter(by["worker"])), next(iter(by["replica"]))

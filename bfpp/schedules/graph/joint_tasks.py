@@ -66,12 +66,6 @@ class JointTasks:
         ends: Seconds = end[place]
         return ends
 
-    def ready(self, ends: Seconds) -> Seconds:
-        """When all that each task waits for have ended: zero for those that wait for nothing."""
-        ready = np.zeros(len(self))
-        np.maximum.at(ready, self.after, ends[self.before])
-        return ready
-
     @property
     def meets(self) -> Flags:
         """Tasks that have a meeting."""

@@ -56,7 +56,19 @@ def import_profiles(
         raise InvalidInput("the trace shows no process that did anything")
     traces = _in_order(traces)
     ranks = [recognise_passes(each) for each in _of_step(traces, step)]
-    bases = _bases(traces)
+    return timeline_of_ranks(ranks, _bases(traces), orders, name)
+
+
+def timeline_of_ranks(
+    ranks: Sequence[RecognisedStep],
+    bases: Seconds,
+    orders: Sequence[Order] | None = None,
+    name: str = "trace",
+) -> Timeline:
+    """The timeline of one step of all ranks, whose times count from their `bases`.
+
+    Raises `InvalidInput` where their passes are not one step.
+    """
     ran = orders or _orders(ranks, bases)
     _require_runnable(ran)
     graph = lower(ran, layout_of(ran), Communication(), name)

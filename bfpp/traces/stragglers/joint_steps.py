@@ -79,8 +79,16 @@ class JointSteps:
         own = end - begin
         own[own <= -SKEW] = 0.0
         occasional = np.array([is_occasional(kind) for kind in self.table.kinds])[self.kind]
-        own[occasional & ~self.is_measured] = 0.0
+        own[occasional & ~self.is_measured & self._is_recorded] = 0.0
         return own
+
+    @property
+    def _is_recorded(self) -> Flags:
+        """Tasks of workers of which anything was measured in the step."""
+        shape = len(self.table.steps), len(self.table.replicas), len(self.table.ranks)
+        worker = np.ravel_multi_index((self.step, self.replica, self.rank), shape)
+        recorded: Flags = np.isin(worker, worker[self.is_measured])
+        return recorded
 
     @cached_property
     def is_known(self) -> Flags:

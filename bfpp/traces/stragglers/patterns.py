@@ -77,23 +77,20 @@ def pattern(slowdown: Slowdown, steps: Sequence[int]) -> Pattern:
 
 
 def _period(slow: Flags, steps: Offsets) -> int | None:
-    """The distance of slow steps, if they are those of one residue and chance is not enough.
+    """The distance of slow steps, if nearly all at that distance are slow, and it is no chance.
 
-    Chance is that as many random steps have one residue, times the number of those tried.
+    Chance is that as many random steps have one residue, times the number of residues that there
+    are with any distance up to half of the job.
     """
-    longest = int(steps.max() - steps.min()) // 2
-    tried = longest * (longest + 1) / 2
     own = steps[slow]
-    for period in range(longest, 1, -1):
-        if len(np.unique(own % period)) > 1:
-            continue
-        of_residue = steps % period == own[0] % period
-        if slow[of_residue].mean() < MOSTLY:
-            continue
-        chance = comb(int(of_residue.sum()), len(own)) / comb(len(steps), len(own))
-        if chance * tried <= CHANCE:
-            return period
-    return None
+    period = int(np.gcd.reduce(np.diff(own)))
+    if period < 2:
+        return None
+    alike = steps % period == own[0] % period
+    longest = int(steps[-1] - steps[0]) // 2
+    tried = longest * (longest + 1) / 2
+    chance = comb(int(alike.sum()), len(own)) / comb(len(steps), len(own))
+    return period if slow[alike].mean() >= MOSTLY and chance * tried <= CHANCE else None
 
 
 def different_steps(slowdowns: Slowdowns) -> list[DifferentStep]:

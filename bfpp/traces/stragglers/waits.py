@@ -15,7 +15,6 @@ The model is that of the published analysis, for 1F1B and interleaved schedules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -33,10 +32,8 @@ from bfpp.traces.stragglers.kinds import (
     UPDATE,
     Transfer,
 )
+from bfpp.traces.stragglers.rank_operations import CLOCK, Rank
 from bfpp.traces.stragglers.typical_step import Operations
-
-CLOCK = 5e-5
-"""Seconds by which clocks may differ where times decide what belongs together."""
 
 
 @dataclass
@@ -57,44 +54,9 @@ class Waits:
         self.add(rows[:-1], rows[1:])
 
 
-class Rank:
-    """The operations of one rank, by kind."""
-
-    def __init__(self, operations: Operations, rank: int) -> None:
-        self.operations = operations
-        self._own = np.flatnonzero(operations.rank == rank)
-        names = np.array(operations.kinds)[operations.kind[self._own]]
-        self._by_kind = {name: self._own[names == name] for name in np.unique(names).tolist()}
-
-    def of(self, *kinds: str) -> Integers:
-        """Operations of some kinds, by start."""
-        parts = [self._by_kind[kind] for kind in kinds if kind in self._by_kind]
-        rows: Integers = np.concatenate([self._own[:0], *parts])
-        each = self.operations
-        return rows[np.lexsort((each.kind[rows], each.nth[rows], each.start[rows]))]
-
-    def numbered(self, kind: str) -> Integers:
-        """Operations of a kind by their number."""
-        rows: Integers = self._by_kind.get(kind, self._own[:0])
-        return rows[np.argsort(self.operations.nth[rows], kind="stable")]
-
-    @property
-    def others(self) -> Integers:
-        """Operations of no known kind, by start, but for those inside a pass."""
-        known = {FORWARD, BACKWARD, PARAMETERS, *TRANSFERS, *UPDATE}
-        rows = self.of(*(kind for kind in self._by_kind if kind not in known))
-        passes, each = self.of(FORWARD, BACKWARD), self.operations
-        if not len(rows) or not len(passes):
-            return rows
-        inside = np.searchsorted(each.start[passes], each.start[rows] + CLOCK, "right") - 1
-        until = np.where(inside >= 0, each.end[passes][inside], -np.inf)
-        return rows[each.end[rows] > until + CLOCK]
-
-
 def waits_of(operations: Operations) -> Waits:
     """Waits between the operations of a replica's step."""
     waits, ranks = Waits(), int(operations.rank.max()) + 1
-    chunks = max(int(operations.chunk.max()) + 1, 1)
     overlapped = OTHER_GRADIENTS in operations.kinds
     for number in range(ranks):
         rank = Rank(operations, number)
@@ -104,13 +66,9 @@ def waits_of(operations: Operations) -> Waits:
         waits.chain(passes)
         for kind, transfer in TRANSFERS.items():
             waits.chain(rank.of(kind))
-            matched = dict(_matched(rank, kind, transfer, chunks > 1 and number in (0, ranks - 1)))
+            matched = rank.transfers(kind)
             _wait_for_passes(waits, rank, transfer, matched)
-            meeting = [
-                row
-                for row, own in matched.items()
-                if 0 <= _stage(operations, own, ranks) + transfer.stages_on < chunks * ranks
-            ]
+            meeting = (row for row, own in matched.items() if rank.is_inside(own, transfer))
             for place, row in enumerate(meeting):
                 waits.channel[row] = _channel(number, ranks, transfer, place)
         _first_backward(waits, rank)
@@ -128,31 +86,6 @@ def _passes(rank: Rank) -> Integers:
     others = others[each.start[others] < each.end[passes].max() - CLOCK]
     rows = np.concatenate([passes, others])
     return rows[np.lexsort((each.kind[rows], each.nth[rows], each.start[rows]))]
-
-
-def _stage(operations: Operations, row: int, ranks: int) -> int:
-    """The stage of the model that a pass belongs to, of chunks around the ranks in turn."""
-    if operations.stage[row] != NONE:
-        return int(operations.stage[row])
-    return max(int(operations.chunk[row]), 0) * ranks + int(operations.rank[row])
-
-
-def _matched(rank: Rank, kind: str, transfer: Transfer, is_end: bool) -> Iterator[tuple[int, int]]:
-    """Sends or receives, each with the pass that makes or needs what it carries.
-
-    At an end of an interleaved model, some are recorded that did not run, and one may be missing.
-    """
-    each, rows, passes = rank.operations, rank.of(kind), rank.numbered(transfer.pass_)
-    if not len(passes):
-        return
-    if len(rows) != len(passes) or is_end:
-        if transfer.sends:
-            rows = rows[each.end[rows] >= each.end[passes].min() - CLOCK]
-        else:
-            rows = rows[each.start[rows] <= each.start[passes].max() + CLOCK]
-    # The first pass of the model receives nothing.
-    missing = int(not transfer.sends and len(rows) + 1 == len(passes))
-    yield from zip(rows.tolist(), passes[missing:].tolist(), strict=False)
 
 
 def _wait_for_passes(waits: Waits, rank: Rank, transfer: Transfer, matched: dict[int, int]) -> None:
