@@ -72,10 +72,14 @@ class JobExplanation:
         """Replays, measured and even."""
         return Slowdowns(self.job)
 
+    def require_replayable(self) -> None:
+        """Raise `InvalidInput` where the table does not show a job that can be replayed."""
+        self.job.tasks.require_order()
+
     @property
-    def slowdown(self) -> float:
-        """S: mean replayed step over mean even step."""
-        return self.slowdowns.whole.mean or 1.0
+    def slowdown(self) -> float | None:
+        """S: mean replayed step over mean even step; None if that takes no time."""
+        return self.slowdowns.whole.mean
 
     @property
     def steps(self) -> list[int]:

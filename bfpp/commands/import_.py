@@ -81,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
     job = _job(options)
     if job and options.step is None and options.replica is None:
         return _whole_job(options, job)
-    result = SavedTimeline(_of_job(options, job) if job else _timeline(options))
+    result = SavedTimeline(
+        pipeline_timeline(job, options.step, options.replica) if job else _timeline(options)
+    )
     if options.json:
         print_json(result.record)
     else:
@@ -127,11 +129,6 @@ def _whole_job(options: argparse.Namespace, job: OperationTable) -> int:
     with options.out.written() as path:
         save_operations(job, path)
     return 0
-
-
-def _of_job(options: argparse.Namespace, job: OperationTable) -> Timeline:
-    with blaming("TRACE"):
-        return pipeline_timeline(job, options.step, options.replica)
 
 
 def _timeline(options: argparse.Namespace) -> Timeline:

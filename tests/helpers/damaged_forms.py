@@ -7,6 +7,7 @@ import sqlite3
 import tomllib
 from collections.abc import Callable
 from contextlib import closing, suppress
+from io import BytesIO
 
 from hypothesis import strategies as st
 
@@ -49,6 +50,29 @@ def _said(value):
     if isinstance(value, list):
         return [_said(each) for each in value]
     return "none" if value is None else value
+
+
+@st.composite
+def changed_columns(draw, contents: bytes) -> bytes:
+    """A Parquet file with some columns gone, or of other values or types."""
+    import pyarrow as arrow
+    from pyarrow.parquet import read_table, write_table
+
+    columns = read_table(arrow.BufferReader(contents)).to_pydict()
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from(sorted(columns)))
+        values = list(columns[name])
+        at = draw(st.integers(0, len(values) - 1))
+        values[at] = draw(st.sampled_from([*ODD_VALUES, *values[:4]]))
+        whole = [str(each) for each in values], [values[at]] * len(values), None, values
+        columns[name] = draw(st.sampled_from(whole))
+        if columns[name] is None:
+            del columns[name]
+    with suppress(arrow.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
+        file = BytesIO()
+        write_table(arrow.table(columns), file)
+        return file.getvalue()
+    return contents
 
 
 @st.composite

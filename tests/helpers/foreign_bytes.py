@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import bfpp
+from bfpp.api.stragglers import JobExplanation
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
 from bfpp.explorer.choices import chosen
@@ -43,6 +44,7 @@ from bfpp.sim.search.search import Problem, configurations
 from bfpp.terminal import number_types
 from bfpp.terminal.error_lines import refusing
 from bfpp.traces.formats.chakra import chakra_files, read_chakra
+from bfpp.traces.formats.operations_json import recorded_operations, save_operations
 from bfpp.traces.formats.perfetto import write_perfetto
 from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
 from bfpp.traces.formats.text_files import parsed_trace
@@ -50,9 +52,12 @@ from bfpp.traces.formats.timeline_json import load_timeline, write_timeline
 from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.profiles.nsight import read_nsight
+from bfpp.traces.profiles.operation_parquet import read_operations
+from bfpp.traces.timeline.operation_table import OperationTable
 from tests.commands.test_misread import CONSTANTS
 from tests.helpers.damage import changed_json, damaged
 from tests.helpers.damaged_forms import (
+    changed_columns,
     changed_lines,
     changed_messages,
     changed_tables,
@@ -62,6 +67,7 @@ from tests.helpers.damaged_forms import (
 from tests.helpers.fuzzing import Reader
 from tests.helpers.nsight_files import write_nsight
 from tests.helpers.simumax_files import system
+from tests.helpers.straggler_jobs import Job, parquet_of
 from tests.sim.costs.test_physical import MEASUREMENTS
 from tests.sim.costs.test_profile import PROFILE
 from tests.sim.models.test_hugging_face import GPT2, LLAMA
@@ -75,6 +81,7 @@ JSON = either(damaged, changed_json)
 TOML = either(damaged, changed_toml)
 JSON_LINES = either(damaged, changed_lines)
 TABLES = either(damaged, changed_tables)
+COLUMNS = either(damaged, changed_columns)
 MESSAGES = either(damaged, changed_messages)
 
 ORDERS = "# transfer = 0.5\n# p2p = fifo\n0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
@@ -186,6 +193,24 @@ def _chakra() -> list[bytes]:
     return [contents for _, contents in chakra_files(simulated("1f1b", Layout(1, 2)))]
 
 
+# Jobs
+
+SMALL_JOB = Job(dp=2, pp=2, microbatches=2, steps=(1, 2))
+
+
+def _job_tables() -> list[bytes]:
+    return [parquet_of(SMALL_JOB.columns())]
+
+
+def _saved_jobs() -> list[bytes]:
+    save_operations(read_operations(_job_tables()[0]), "whole.json")
+    return [Path("whole.json").read_bytes()]
+
+
+def _explain_job(table: OperationTable) -> object:
+    return json.dumps(JobExplanation(table).record(), allow_nan=False)
+
+
 # Searches, words and requests
 
 
@@ -284,6 +309,12 @@ READERS = {
         TABLES,
     ),
     "Chakra": Reader(_chakra, lambda contents: read_chakra([contents]), MESSAGES),
+    "tables of jobs": Reader(
+        _job_tables, lambda contents: _explain_job(read_operations(contents)), COLUMNS
+    ),
+    "saved jobs": Reader(
+        _saved_jobs, lambda contents: _explain_job(recorded_operations(contents)), JSON
+    ),
     "journals of searches": Reader(
         _journals, of_file("journal", lambda name: Journal(Path(name), PROBLEM)), JSON_LINES
     ),

@@ -10,7 +10,7 @@ from rich.text import Text
 from bfpp.api.stragglers import JobExplanation, load_job
 from bfpp.options import shared
 from bfpp.reports.jobs.verdict import SLOWDOWN_COLUMNS, TITLES, slowdown_rows, verdict
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.terminal.printing import output, print_json, print_table
 
 SHOWN = 6
@@ -26,6 +26,10 @@ def explain_job(options: argparse.Namespace) -> int:
         raise InvalidConfiguration(min(given), "a job is as it ran")
     path = Path(options.schedule)
     explained = JobExplanation(load_job(path, "TRACE"))
+    try:
+        explained.require_replayable()
+    except InvalidInput as error:
+        raise InvalidInput(f"TRACE: {path}: {error}") from None
     if options.json:
         print_json(explained.record())
     else:

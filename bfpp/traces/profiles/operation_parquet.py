@@ -22,6 +22,9 @@ from bfpp.traces.timeline.operation_table import OperationTable, RawOperations, 
 
 SUFFIX = ".parquet"
 
+MOST = 1e12
+"""More than any number or time of an operation; NaN is not less."""
+
 MOST_ROWS = 2**24
 """More than any analysis is asked for; what they take in memory is bounded."""
 
@@ -56,7 +59,7 @@ def read_operations(contents: bytes) -> OperationTable:
     whole = np.array([isinstance(each, str) for each in kind], dtype=bool)
     for name in NEEDED:
         if name != "optype":
-            whole &= np.isfinite(numbers[name])
+            whole &= np.abs(numbers[name]) <= MOST
     for name in ("step", "dp_rank", "stage"):
         whole &= numbers[name] >= 0
     if not whole.any():

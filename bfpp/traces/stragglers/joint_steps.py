@@ -10,7 +10,7 @@ import numpy as np
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds
 from bfpp.schedules.graph.joint_tasks import JointTasks
-from bfpp.traces.stragglers.kinds import SCOPES, Scope, communicates, is_occasional
+from bfpp.traces.stragglers.kinds import SCOPES, Participants, communicates, is_occasional
 from bfpp.traces.stragglers.typical_step import TypicalStep, typical_steps
 from bfpp.traces.stragglers.waits import waits_of
 from bfpp.traces.timeline.operation_table import OperationTable
@@ -128,7 +128,7 @@ class JointSteps:
         return took
 
     def replayed_steps(self, seconds: Seconds) -> Seconds:
-        """How long each step takes if its tasks take these seconds."""
+        """Seconds of each step if its tasks take these seconds."""
         took: Seconds = np.maximum.reduceat(self.tasks.replay(seconds), self._begins)
         return took
 
@@ -207,9 +207,9 @@ def _collectives(table: OperationTable, columns: dict[str, Integers]) -> list[In
 
 
 SHARED = {
-    Scope.REPLICAS: ("step", "rank"),
-    Scope.ENDS: ("step", "replica"),
-    Scope.ALL: ("step",),
+    Participants.REPLICAS: ("step", "rank"),
+    Participants.ENDS: ("step", "replica"),
+    Participants.ALL: ("step",),
 }
 """Columns in which those who take part in an operation are alike."""
 

@@ -34,7 +34,7 @@ UPDATE = (COLLECTION, LAYER_NORMS, EMBEDDING, GRADIENTS, OTHER_GRADIENTS, CLIPPI
 """After a worker's last pass, in this order; gradients may be reduced earlier."""
 
 
-class Scope(StrEnum):
+class Participants(StrEnum):
     """Those who take part in an operation, apart from the worker itself."""
 
     REPLICAS = "the same rank of all replicas"
@@ -43,11 +43,11 @@ class Scope(StrEnum):
 
 
 SCOPES = {
-    PARAMETERS: Scope.REPLICAS,
-    GRADIENTS: Scope.REPLICAS,
-    OTHER_GRADIENTS: Scope.REPLICAS,
-    EMBEDDING: Scope.ENDS,
-    CLIPPING: Scope.ALL,
+    PARAMETERS: Participants.REPLICAS,
+    GRADIENTS: Participants.REPLICAS,
+    OTHER_GRADIENTS: Participants.REPLICAS,
+    EMBEDDING: Participants.ENDS,
+    CLIPPING: Participants.ALL,
 }
 
 _EVERY_STEP = {FORWARD, BACKWARD, OPTIMIZER}

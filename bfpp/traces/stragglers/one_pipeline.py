@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bfpp.schedules import InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations.operations import Operation
 from bfpp.traces.profiles.import_profile import timeline_of_ranks
@@ -54,7 +54,7 @@ def _known(given: int | None, known: tuple[int, ...], default: int, what: str) -
         return default
     if given not in known:
         listed = ", ".join(map(str, known))
-        raise InvalidInput(f"{what} {given} is not in the table; those that are: {listed}")
+        raise InvalidConfiguration(what, f"{given} is not in the table; those that are: {listed}")
     return given
 
 

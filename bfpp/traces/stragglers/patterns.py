@@ -32,7 +32,7 @@ CHANCE = 0.05
 
 
 class Recurrence(StrEnum):
-    """How slow steps are spread over a job."""
+    """Spread of slow steps over a job."""
 
     NONE = "none"
     PERSISTENT = "persistent"
@@ -41,7 +41,7 @@ class Recurrence(StrEnum):
 
 
 class Pattern(NamedTuple):
-    """How slowness recurs: its period in steps, if it has one, and the number of slow steps."""
+    """Recurrence of slowness: its period in steps, if it has one, and the number of slow steps."""
 
     recurrence: Recurrence
     period: int | None
@@ -96,7 +96,10 @@ def _period(slow: Flags, steps: Offsets) -> int | None:
 def different_steps(slowdowns: Slowdowns) -> list[DifferentStep]:
     """Steps that take longer or shorter than the rest, the longest first."""
     replayed = slowdowns.replayed
-    change = replayed / np.median(replayed) - 1
+    median = float(np.median(replayed))
+    if median <= 0:
+        return []
+    change = replayed / median - 1
     usual = NORMAL * float(np.median(np.abs(change)))
     differing = np.flatnonzero(np.abs(change) > max(DIFFERS, DEVIATIONS * usual))
     numbers = [slowdowns.job.table.steps[step] for step in slowdowns.job.steps]

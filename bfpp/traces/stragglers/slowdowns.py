@@ -144,7 +144,10 @@ class Slowdowns:
         return self._over_even(job.replayed_steps(seconds))
 
     def _over_even(self, steps: Seconds) -> Slowdown:
-        return Slowdown(float(steps.mean() / self.even.mean()), steps / self.even)
+        """Of steps that take no time if even, nothing can be said."""
+        each = np.divide(steps, self.even, out=np.full(len(steps), np.nan), where=self.even > 0)
+        mean = float(self.even.mean())
+        return Slowdown(float(steps.mean()) / mean if mean > 0 else None, each)
 
     def _share_of(self, tasks: Flags) -> float | None:
         """The share of the slowdown that goes away if these become even."""

@@ -78,7 +78,7 @@ def waits_of(operations: Operations) -> Waits:
 
 
 def _passes(rank: Rank) -> Integers:
-    """What runs in turn on a rank before its update: passes, and whatever else comes between."""
+    """Operations in turn on a rank before its update: passes, and whatever comes between."""
     passes, each = rank.of(FORWARD, BACKWARD), rank.operations
     if not len(passes):
         return passes
