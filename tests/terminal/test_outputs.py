@@ -19,9 +19,12 @@ from bfpp.reports.exports import FOLDERS
 from bfpp.terminal import outputs
 from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.parser import Parser
+from bfpp.traces.formats.operations_json import save_operations
 from tests.helpers import ROOT
 from tests.helpers.simumax_files import system
+from tests.helpers.straggler_jobs import Job
 from tests.sim.costs.test_physical import MEASUREMENTS
+from tests.traces.stragglers.jobs import table_of
 
 SMALL = "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
 SEARCH = "--model small.toml --cluster dgx1-v100 --gpus 2 --batch 2 --workers 1 --schedule 1f1b"
@@ -51,6 +54,7 @@ WRITING = {
     ("show", "--kineto"): "show step.json --kineto PLACE",
     ("show", "--chakra"): "show step.json --chakra PLACE",
     ("import", "--out"): "import trace.json --out PLACE.json",
+    ("explain", "--html"): "explain job.json --html PLACE.html",
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
     ("schedule", "--out"): f"schedule {STEP} --seconds 0.1 --out PLACE.csv",
@@ -84,11 +88,12 @@ KEPT = {"--checkpoint", "--weights"}
 
 @pytest.fixture(scope="module")
 def step(tmp_path_factory, printed):
-    """A saved timeline and a trace, by name."""
+    """A saved timeline, a trace and a job, by name."""
     folder = tmp_path_factory.mktemp("step")
     timeline, trace = folder / "step.json", folder / "trace.json"
     printed(*f"simulate gpipe {STEP} --timeline".split(), timeline, "--perfetto", trace)
-    return {path.name: path.read_bytes() for path in (timeline, trace)}
+    save_operations(table_of(Job(pp=2, microbatches=2).rows()), job := folder / "job.json")
+    return {path.name: path.read_bytes() for path in (timeline, trace, job)}
 
 
 @pytest.fixture(autouse=True)
