@@ -54,7 +54,7 @@ def run() -> Results:
             f"{inputs:,} inputs, drawn by Hypothesis. Not so: {'; '.join(faults) or 'none'}.",
             (
                 "Whole inputs, most of them by our own writers, are damaged in their bits, bytes, "
-                "lines, numbers, or values inside JSON, TOML, SQLite and protocol buffers."
+                "lines, numbers, or values inside JSON, TOML, SQLite, Parquet and protocol buffers."
             ),
             f"{INPUTS:,} a reader are drawn unless {VARIABLE} says otherwise.",
             "Time is the processor's, memory the peak of the process beyond what it held before.",

@@ -37,6 +37,21 @@ def is_timeline_file(name: str) -> bool:
     return name.endswith(formats.TIMELINE.suffixes)
 
 
+def is_job_table(path: Path) -> bool:
+    """True for the name of a table of a job's operations, as others record it."""
+    return path.suffix == ".parquet"
+
+
+def is_job_file(path: Path) -> bool:
+    """True for a job's operations: such a table, or what `bfpp import` saves of it."""
+    if is_job_table(path):
+        return True
+    try:
+        return path.name.endswith(formats.OPERATIONS.suffixes) and formats.OPERATIONS.is_ours(path)
+    except OSError:
+        return False
+
+
 def load(path: Path, option: str) -> Timeline:
     """The timeline of a file; the option is named where the file is at fault."""
     with blaming(option):

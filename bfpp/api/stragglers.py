@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bfpp.api.saved import is_job_table
 from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
-from bfpp.terminal.formats import OPERATIONS
 from bfpp.traces.formats.operations_json import load_operations
-from bfpp.traces.profiles.operation_parquet import is_parquet, read_operations
+from bfpp.traces.profiles.operation_parquet import read_operations
 from bfpp.traces.stragglers.joint_steps import JointSteps, joint_steps
 from bfpp.traces.stragglers.patterns import (
     DifferentStep,
@@ -25,20 +25,10 @@ from bfpp.traces.stragglers.slowdowns import Slowdown, Slowdowns, Worker
 from bfpp.traces.timeline.operation_table import OperationTable
 
 
-def is_job_file(path: Path) -> bool:
-    """True for a table of operations, as others record it or as `bfpp import` saves it."""
-    if is_parquet(path):
-        return True
-    try:
-        return path.name.endswith(OPERATIONS.suffixes) and OPERATIONS.is_ours(path)
-    except OSError:
-        return False
-
-
 def load_job(path: Path, option: str) -> OperationTable:
     """The operations of a file; the option is named where the file is at fault."""
     with blaming(f"{option}: {path}"):
-        return read_operations(read_file(path)) if is_parquet(path) else load_operations(path)
+        return read_operations(read_file(path)) if is_job_table(path) else load_operations(path)
 
 
 def worker_name(worker: Worker) -> str:

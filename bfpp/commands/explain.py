@@ -11,13 +11,11 @@ from rich.text import Text
 from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE
-from bfpp.api.saved import SavedTimeline, is_timeline_file, load
-from bfpp.api.stragglers import is_job_file
+from bfpp.api.saved import SavedTimeline, is_job_file, is_timeline_file, load
 from bfpp.options import shared
 from bfpp.options.experiment_file import is_experiment_file
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import named, require_same_unit, side_by_side
-from bfpp.reports.jobs.printing import explain_job
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration
@@ -86,6 +84,8 @@ Cases = dict[str, tuple[Explanation, Explanation]]
 def run(options: argparse.Namespace) -> int:
     """Explain one configuration or timeline, and how each other one differs from it; or a job."""
     if is_job_file(Path(options.schedule)):
+        from bfpp.reports.jobs.printing import explain_job  # most often, it is no job
+
         return explain_job(options)
     if options.html:
         raise InvalidConfiguration("html", "is of jobs alone; bfpp show draws a timeline")

@@ -23,7 +23,7 @@ from bfpp.traces.stragglers.kinds import (
 )
 from bfpp.traces.timeline.units import in_words
 
-MOST_ROWS = 48
+MOST_ROWS = 32
 """Workers that are drawn: those of the slowest replicas."""
 
 LISTED = 24

@@ -10,7 +10,6 @@ durations of Arrow's own types are turned into seconds. The format is that of th
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import Seconds
 from bfpp.traces.profiles.profile import MalformedTrace
 from bfpp.traces.timeline.operation_table import OperationTable, RawOperations, operation_table
-
-SUFFIX = ".parquet"
 
 MOST = 1e12
 """More than any number or time of an operation; NaN is not less."""
@@ -38,11 +35,6 @@ FUSED = {
 """Operations that are a send and a receive at once, with the same times."""
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def is_parquet(path: Path) -> bool:
-    """True for a Parquet file, by its name."""
-    return path.suffix == SUFFIX
 
 
 def read_operations(contents: bytes) -> OperationTable:
