@@ -10,6 +10,7 @@ import numpy as np
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds
 from bfpp.schedules.graph.joint_tasks import JointTasks
+from bfpp.traces.stragglers.chunks import with_chunks
 from bfpp.traces.stragglers.kinds import SCOPES, Participants, communicates, is_occasional
 from bfpp.traces.stragglers.typical_step import TypicalStep, typical_steps
 from bfpp.traces.stragglers.waits import waits_of
@@ -143,6 +144,7 @@ def joint_steps(table: OperationTable) -> JointSteps:
             raise InvalidInput(f"there is no operation of stage {rank}: all are needed")
     if len(table.kinds) > MOST_KINDS:
         raise InvalidInput(f"there are more than {MOST_KINDS} kinds of operations")
+    table = with_chunks(table)
     typical, partial = typical_steps(table)
     if not typical:
         raise InvalidInput("no step was recorded whole")

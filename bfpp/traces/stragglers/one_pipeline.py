@@ -12,6 +12,7 @@ from bfpp.schedules.operations.operations import Operation
 from bfpp.traces.profiles.import_profile import timeline_of_ranks
 from bfpp.traces.profiles.profile import TracedRange
 from bfpp.traces.profiles.recognise_passes import Receive, RecognisedPass, RecognisedStep
+from bfpp.traces.stragglers.chunks import with_chunks
 from bfpp.traces.stragglers.kinds import BACKWARD, FORWARD, OPTIMIZER, TRANSFERS
 from bfpp.traces.stragglers.rank_operations import Rank
 from bfpp.traces.stragglers.typical_step import Operations
@@ -37,7 +38,7 @@ def pipeline_timeline(
     rows = (table.step == table.steps.index(step)) & (
         table.replica == table.replicas.index(replica)
     )
-    own = table.of(rows)
+    own = with_chunks(table.of(rows))
     if not len(own):
         raise InvalidInput(f"there is no operation of replica {replica} in step {step}")
     operations = Operations(

@@ -63,7 +63,7 @@ def test_the_order_of_rows_and_the_clock_of_a_job_do_not_matter(sizes, seed):
     assert means(other.by_worker) == pytest.approx(means(one.by_worker), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if "interleaved" not in name])
+@pytest.mark.parametrize("name", JOBS)
 def test_columns_that_a_file_may_lack_say_nothing_new(name):
     rows = JOBS[name].rows()
     one, other = slowdowns_of(rows), slowdowns_of(without(rows, "seq_id", "mc", "gmc", "rank"))
