@@ -29,8 +29,8 @@ What clocks differ by less than this is left: one end has it with the other sign
 class JointSteps:
     """Tasks in the order of steps; `row` is that of the table, -1 where it was not measured.
 
-    `steps` are places in the table's steps, `first` where the tasks of each begin. `partial` are
-    steps that were not recorded whole.
+    `step`, `replica`, `rank` and `kind` are places among the table's labels. `partial` are the
+    numbers of steps that were not recorded whole.
     """
 
     table: OperationTable
@@ -39,14 +39,13 @@ class JointSteps:
     replica: Integers
     rank: Integers
     kind: Integers
-    nth: Integers
     microbatch: Integers
     tasks: JointTasks
     partial: tuple[int, ...]
 
     @cached_property
     def steps(self) -> Integers:
-        """The steps that have tasks."""
+        """The steps that have tasks, as places among the table's."""
         return self.step[self._begins]
 
     @cached_property
@@ -165,7 +164,7 @@ def joint_steps(table: OperationTable) -> JointSteps:
     place[order] = np.arange(len(order))
     return JointSteps(
         table,
-        **{name: column[order] for name, column in columns.items()},
+        **{name: column[order] for name, column in columns.items() if name != "nth"},
         tasks=JointTasks(place[before], place[after], meeting[order]),
         partial=tuple(table.steps[each] for each in partial),
     )
@@ -195,7 +194,7 @@ def _tasks(typical: TypicalStep) -> dict[str, Integers]:
 
 
 def _collectives(table: OperationTable, columns: dict[str, Integers]) -> list[Integers]:
-    """For each scope, the meeting of each task that has it: those who take part in one."""
+    """For each kind of participants, the meeting of each task that has them."""
     found = []
     for scope, shared in SHARED.items():
         kinds = [code for code, kind in enumerate(table.kinds) if SCOPES.get(kind) is scope]

@@ -24,7 +24,7 @@ MOST_CELLS = 2**26
 
 
 class Operations(NamedTuple):
-    """Operations of one replica in one step; times from its start, as medians over all of them."""
+    """Operations of a replica's step; times from its start."""
 
     kinds: tuple[str, ...]
     rank: Integers
@@ -116,18 +116,36 @@ def _typical(table: OperationTable, alike: Flags, which: Offsets) -> _Typical:
     row[member[kept], (np.cumsum(common) - 1)[place[kept]]] = rows[kept]
     keys = keys[common]
     rank, kind, nth = (each.astype(np.int32) for each in np.unravel_index(keys, shape))
-    first = np.full(members, np.inf)
-    np.minimum.at(first, member, table.start[rows])
     measured = row != NONE
-
-    def median(times: Seconds) -> Seconds:
-        of_members = np.where(measured, times[row] - first[:, np.newaxis], np.nan)
-        middle: Seconds = np.nanmedian(of_members, axis=0)
-        return middle
-
+    times = _Times(table, rows, member, row)
+    best = int(measured[:, ~occasional[kind]].sum(axis=1).argmax())
     shown = row[measured.argmax(axis=0), np.arange(len(keys))]
     operations = Operations(
         table.kinds, rank, kind, nth, table.microbatch[shown], table.chunk[shown],
-        table.stage[shown], median(table.start), median(table.end),
+        table.stage[shown], times.of(best, table.start), times.of(best, table.end),
     )  # fmt: skip
     return _Typical(operations, row)
+
+
+class _Times:
+    """Times of alike steps of replicas, each from its first start."""
+
+    def __init__(
+        self, table: OperationTable, rows: Offsets, member: Offsets, row: Integers
+    ) -> None:
+        self.row, members = row, len(row)
+        self.first, last = np.full(members, np.inf), np.full(members, -np.inf)
+        np.minimum.at(self.first, member, table.start[rows])
+        np.maximum.at(last, member, table.end[rows])
+        self.length = np.maximum(last - self.first, np.finfo(float).tiny)
+
+    def of(self, member: int, times: Seconds) -> Seconds:
+        """The times of one of them; where it lacks some, as a median share of its length."""
+        own: Seconds = times[self.row[member]] - self.first[member]
+        missing = np.flatnonzero(self.row[member] == NONE)
+        if len(missing):
+            row = self.row[:, missing]
+            share = (times[row] - self.first[:, np.newaxis]) / self.length[:, np.newaxis]
+            shares = np.where(row != NONE, share, np.nan)
+            own[missing] = np.nanmedian(shares, axis=0) * self.length[member]
+        return own
