@@ -10,8 +10,11 @@
  * A change in one port is felt by those whose flows pass it, by the flows of those, and so on:
  * rates of all these are filled anew, the narrowest ports first, as in `bfpp.sim.engines.ports`.
  *
+ * Few tasks are flows at a time. What is known of those alone is in places that flows take and
+ * leave, the last one left first, so that it stays in the processor's cache.
+ *
  * The flows in a port form a ring of slots, with one of the port's own, where it begins and ends.
- * A task has a slot for each port that it may pass, 2^shift in all.
+ * A place has a slot for each port that a flow may pass, 2^shift in all, after those of ports.
  */
 #include "replay.h"
 
@@ -101,19 +104,27 @@ done:
     return result;
 }
 
-/* `waits` of a flow that is in its ports. */
-#define IN_PORTS UINT32_MAX
+/* What is known of a flow that is under way, at its place. */
+struct flow {
+    double left, rate, since;
+    const int32_t *ports;
+    uint32_t task;
+    uint32_t in_heap;   /* where */
+    uint32_t filled_in; /* which filling gave it a rate */
+    bool is_in_ports;
+};
 
-/* Flows by when they are due, the first on top, and the place of each. */
+/* Places of flows by when these are due, the first on top. */
 struct heap {
     int64_t length;
     double *due;
-    uint32_t *flow, *place;
+    uint32_t *place;
+    struct flow *flows;
 };
 
 /* Graph and costs as they are given, and all that is known at an instant, `now`. */
 struct replay {
-    int64_t tasks, width, n_ports, parameters, slots;
+    int64_t tasks, width, n_ports, parameters;
     int shift;
     const int64_t *follower_start;
     const int32_t *follower, *ports;
@@ -123,10 +134,12 @@ struct replay {
     double now;
     int64_t ended;
     struct heap heap;
-    uint32_t *settled; /* Tasks whose times are to be handed on: a stack. */
+    struct flow *flows;
+    uint32_t *left_places; /* Places that flows have left: a stack. From `places` on they are new. */
+    int64_t leavings, places;
+    uint32_t *settled; /* Tasks that wait for nothing more: a stack. */
     int64_t settling;
     uint32_t *waits; /* For how many that have not ended. */
-    double *left, *rate, *since;
     /* The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`. */
     double *time_slope, *left_slope, *rate_slope;
 
@@ -140,7 +153,7 @@ struct replay {
      * for how many flows.
      */
     uint32_t filling;
-    uint32_t *reached, *reached_in, *waiting, *filled, *filled_in;
+    uint32_t *reached, *reached_in, *waiting, *filled;
     double *room, *quotient, *room_slope, *share_slope;
 };
 
@@ -152,13 +165,13 @@ static void rise(struct heap *heap, int64_t at, double time, uint32_t flow)
         if (heap->due[above] <= time)
             break;
         heap->due[at] = heap->due[above];
-        heap->flow[at] = heap->flow[above];
-        heap->place[heap->flow[at]] = (uint32_t)at;
+        heap->place[at] = heap->place[above];
+        heap->flows[heap->place[at]].in_heap = (uint32_t)at;
         at = above;
     }
     heap->due[at] = time;
-    heap->flow[at] = flow;
-    heap->place[flow] = (uint32_t)at;
+    heap->place[at] = flow;
+    heap->flows[flow].in_heap = (uint32_t)at;
 }
 
 /* Put a flow that is due at a time at a place of the heap, or as far below as it belongs. */
@@ -173,13 +186,43 @@ static void sink(struct heap *heap, int64_t at, double time, uint32_t flow)
         if (heap->due[below] >= time)
             break;
         heap->due[at] = heap->due[below];
-        heap->flow[at] = heap->flow[below];
-        heap->place[heap->flow[at]] = (uint32_t)at;
+        heap->place[at] = heap->place[below];
+        heap->flows[heap->place[at]].in_heap = (uint32_t)at;
         at = below;
     }
     heap->due[at] = time;
-    heap->flow[at] = flow;
-    heap->place[flow] = (uint32_t)at;
+    heap->place[at] = flow;
+    heap->flows[flow].in_heap = (uint32_t)at;
+}
+
+/* Let a task's bytes be due at a time, at a place that is free. */
+static void begin_flow(struct replay *r, uint32_t task, double time)
+{
+    bool is_new = r->leavings == 0;
+    uint32_t place = is_new ? (uint32_t)r->places++ : r->left_places[--r->leavings];
+    r->flows[place] = (struct flow){
+        .left = r->size[task], .ports = r->ports + (int64_t)task * r->width, .task = task};
+    rise(&r->heap, r->heap.length++, time, place);
+}
+
+/* End a task at a time: those that wait for nothing more settle. */
+static void end_task(struct replay *r, uint32_t task, double time)
+{
+    int64_t parameters = r->parameters;
+    r->end[task] = time;
+    r->ended++;
+    for (int64_t each = 0; each < parameters; each++)
+        r->end_slope[task * parameters + each] = r->time_slope[task * parameters + each];
+    for (int64_t at = r->follower_start[task]; at < r->follower_start[task + 1]; at++) {
+        uint32_t after = (uint32_t)r->follower[at];
+        if (time >= r->start[after]) {
+            r->start[after] = time;
+            for (int64_t each = 0; each < parameters; each++)
+                r->time_slope[after * parameters + each] = r->time_slope[task * parameters + each];
+        }
+        if (--r->waits[after] == 0)
+            r->settled[r->settling++] = after;
+    }
 }
 
 /* End all tasks that have settled, and those that settle then; flows join the heap. */
@@ -188,33 +231,20 @@ static void settle(struct replay *r)
     int64_t parameters = r->parameters;
     while (r->settling > 0) {
         uint32_t task = r->settled[--r->settling];
-        double time = r->now;
-        if (!(r->rate[task] > 0.0)) {
-            time = r->start[task] + r->seconds[task];
-            for (int64_t each = 0; each < parameters; each++)
-                r->time_slope[task * parameters + each] +=
-                    r->seconds_slope[task * parameters + each];
-            if (r->size[task] > 0.0) {
-                rise(&r->heap, r->heap.length++, time, task);
-                continue;
-            }
-        }
-        r->end[task] = time;
-        r->ended++;
+        double time = r->start[task] + r->seconds[task];
         for (int64_t each = 0; each < parameters; each++)
-            r->end_slope[task * parameters + each] = r->time_slope[task * parameters + each];
-        for (int64_t at = r->follower_start[task]; at < r->follower_start[task + 1]; at++) {
-            uint32_t after = (uint32_t)r->follower[at];
-            if (time >= r->start[after]) {
-                r->start[after] = time;
-                for (int64_t each = 0; each < parameters; each++)
-                    r->time_slope[after * parameters + each] =
-                        r->time_slope[task * parameters + each];
-            }
-            if (--r->waits[after] == 0)
-                r->settled[r->settling++] = after;
-        }
+            r->time_slope[task * parameters + each] += r->seconds_slope[task * parameters + each];
+        if (r->size[task] > 0.0)
+            begin_flow(r, task, time);
+        else
+            end_task(r, task, time);
     }
+}
+
+/* The place of the flow that a slot is of. */
+static inline uint32_t flow_of(const struct replay *r, uint32_t slot)
+{
+    return (uint32_t)(slot - r->n_ports) >> r->shift;
 }
 
 /* List the ports that share flows with one, directly or by way of others; returns how many. */
@@ -224,9 +254,9 @@ static int64_t reach(struct replay *r, uint32_t origin)
     r->reached[0] = origin;
     r->reached_in[origin] = r->filling;
     for (int64_t at = 0; at < found; at++) {
-        uint32_t slot = r->following[r->slots + r->reached[at]];
-        for (; slot < r->slots; slot = r->following[slot]) {
-            const int32_t *passed = r->ports + (slot >> r->shift) * r->width;
+        uint32_t slot = r->following[r->reached[at]];
+        for (; slot >= r->n_ports; slot = r->following[slot]) {
+            const int32_t *passed = r->flows[flow_of(r, slot)].ports;
             for (int64_t nth = 0; nth < r->width; nth++) {
                 int32_t other = passed[nth];
                 if (other >= 0 && r->reached_in[other] != r->filling) {
@@ -240,27 +270,27 @@ static int64_t reach(struct replay *r, uint32_t origin)
 }
 
 /* Settle a flow's bytes at its present rate, and send the rest at another, a share of a port. */
-static void change_rate(struct replay *r, uint32_t flow, uint32_t origin, double share)
+static void change_rate(struct replay *r, uint32_t place, uint32_t origin, double share)
 {
+    struct flow *flow = &r->flows[place];
     int64_t parameters = r->parameters;
-    double passed = r->now - r->since[flow], rate = r->rate[flow];
+    double passed = r->now - flow->since, rate = flow->rate;
     for (int64_t each = 0; each < parameters; each++) {
-        int64_t at = flow * parameters + each;
+        int64_t at = flow->task * parameters + each;
         double changes = r->change_slope[origin * parameters + each];
         double later = changes - r->time_slope[at];
         r->left_slope[at] -= later * rate + r->rate_slope[at] * passed;
         r->time_slope[at] = changes;
         r->rate_slope[at] = r->share_slope[each];
     }
-    r->left[flow] = larger(r->left[flow] - passed * rate, 0.0);
-    r->since[flow] = r->now;
-    r->rate[flow] = share;
-    double arrives = r->now + r->left[flow] / share;
-    uint32_t spot = r->heap.place[flow];
-    if (arrives < r->heap.due[spot])
-        rise(&r->heap, spot, arrives, flow);
+    flow->left = larger(flow->left - passed * rate, 0.0);
+    flow->since = r->now;
+    flow->rate = share;
+    double arrives = r->now + flow->left / share;
+    if (arrives < r->heap.due[flow->in_heap])
+        rise(&r->heap, flow->in_heap, arrives, place);
     else
-        sink(&r->heap, spot, arrives, flow);
+        sink(&r->heap, flow->in_heap, arrives, place);
 }
 
 /* Give the flows of a port, those that have no rate yet, a share of it. */
@@ -270,14 +300,14 @@ static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double s
     uint32_t flows = r->waiting[port] > 0 ? r->waiting[port] : 1;
     for (int64_t each = 0; each < parameters; each++)
         r->share_slope[each] = r->room_slope[port * parameters + each] / flows;
-    for (uint32_t slot = r->following[r->slots + port]; slot < r->slots;
-         slot = r->following[slot]) {
-        uint32_t flow = slot >> r->shift;
-        if (r->filled_in[flow] == r->filling)
+    for (uint32_t slot = r->following[port]; slot >= r->n_ports; slot = r->following[slot]) {
+        uint32_t place = flow_of(r, slot);
+        struct flow *flow = &r->flows[place];
+        if (flow->filled_in == r->filling)
             continue;
-        r->filled_in[flow] = r->filling;
+        flow->filled_in = r->filling;
         for (int64_t nth = 0; nth < r->width; nth++) {
-            int32_t other = r->ports[flow * r->width + nth];
+            int32_t other = flow->ports[nth];
             if (other < 0)
                 continue;
             r->room[other] -= share;
@@ -285,8 +315,8 @@ static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double s
             for (int64_t each = 0; each < parameters; each++)
                 r->room_slope[other * parameters + each] -= r->share_slope[each];
         }
-        if (share != r->rate[flow])
-            change_rate(r, flow, origin, share);
+        if (share != flow->rate)
+            change_rate(r, place, origin, share);
     }
 }
 
@@ -339,16 +369,17 @@ static bool share_ports(struct replay *r)
     return true;
 }
 
-/* Note that the ports of a task that still have flows are to be filled anew. */
-static void note_change(struct replay *r, uint32_t task)
+/* Note that the ports of a flow that still have others are to be filled anew. */
+static void note_change(struct replay *r, const struct flow *flow)
 {
     int64_t parameters = r->parameters;
     for (int64_t nth = 0; nth < r->width; nth++) {
-        int32_t port = r->ports[task * r->width + nth];
+        int32_t port = flow->ports[nth];
         if (port < 0 || r->users[port] == 0)
             continue;
         for (int64_t each = 0; each < parameters; each++)
-            r->change_slope[port * parameters + each] = r->time_slope[task * parameters + each];
+            r->change_slope[port * parameters + each] =
+                r->time_slope[flow->task * parameters + each];
         if (!r->has_changed[port]) {
             r->has_changed[port] = 1;
             r->changed[r->changes++] = (uint32_t)port;
@@ -356,79 +387,85 @@ static void note_change(struct replay *r, uint32_t task)
     }
 }
 
-/* Let the flow on top of the heap into its ports. Most are alone there, and change no other. */
-static void enter(struct replay *r, uint32_t task)
+/* Let the flow on top of the heap into its ports; false if there are none such. Most are alone
+ * there, and change no other.
+ */
+static bool enter(struct replay *r, uint32_t place)
 {
+    struct flow *flow = &r->flows[place];
     bool alone = true;
     int32_t narrowest = -1;
-    r->since[task] = r->now;
-    r->waits[task] = IN_PORTS;
+    flow->since = r->now;
+    flow->is_in_ports = true;
     for (int64_t nth = 0; nth < r->width; nth++) {
-        int32_t port = r->ports[task * r->width + nth];
+        int32_t port = flow->ports[nth];
         if (port < 0)
             continue;
+        if (port >= r->n_ports)
+            return false;
         alone = alone && r->users[port] == 0;
         if (narrowest < 0 || r->bandwidth[port] < r->bandwidth[narrowest])
             narrowest = port;
-        int64_t slot = ((int64_t)task << r->shift) + nth, own = r->slots + port;
-        uint32_t after = r->following[own];
+        int64_t slot = r->n_ports + ((int64_t)place << r->shift) + nth;
+        uint32_t after = r->following[port];
         r->following[slot] = after;
-        r->previous[slot] = (uint32_t)own;
-        r->following[own] = r->previous[after] = (uint32_t)slot;
+        r->previous[slot] = (uint32_t)port;
+        r->following[port] = r->previous[after] = (uint32_t)slot;
         r->users[port]++;
     }
     if (!alone) {
-        sink(&r->heap, 0, INFINITY, task);
-        note_change(r, task);
-        return;
+        sink(&r->heap, 0, INFINITY, place);
+        note_change(r, flow);
+        return true;
     }
-    r->rate[task] = narrowest < 0 ? INFINITY : r->bandwidth[narrowest];
+    flow->rate = narrowest < 0 ? INFINITY : r->bandwidth[narrowest];
     if (narrowest >= 0)
         for (int64_t each = 0; each < r->parameters; each++)
-            r->rate_slope[task * r->parameters + each] =
+            r->rate_slope[flow->task * r->parameters + each] =
                 r->bandwidth_slope[narrowest * r->parameters + each];
-    sink(&r->heap, 0, r->now + r->left[task] / r->rate[task], task);
+    sink(&r->heap, 0, r->now + flow->left / flow->rate, place);
+    return true;
 }
 
 /* Take the flow on top of the heap, whose last byte has arrived, out of its ports. */
-static void leave(struct replay *r, uint32_t task)
+static void leave(struct replay *r, uint32_t place)
 {
     struct heap *heap = &r->heap;
-    double rate = r->rate[task];
+    const struct flow *flow = &r->flows[place];
     for (int64_t each = 0; each < r->parameters; each++) {
-        int64_t at = task * r->parameters + each;
-        double slower = r->rate_slope[at] * (r->left[task] / rate);
-        r->time_slope[at] += (r->left_slope[at] - slower) / rate;
+        int64_t at = flow->task * r->parameters + each;
+        double slower = r->rate_slope[at] * (flow->left / flow->rate);
+        r->time_slope[at] += (r->left_slope[at] - slower) / flow->rate;
     }
     if (--heap->length > 0)
-        sink(heap, 0, heap->due[heap->length], heap->flow[heap->length]);
-    r->settled[r->settling++] = task;
+        sink(heap, 0, heap->due[heap->length], heap->place[heap->length]);
     for (int64_t nth = 0; nth < r->width; nth++) {
-        int32_t port = r->ports[task * r->width + nth];
+        int32_t port = flow->ports[nth];
         if (port < 0)
             continue;
-        int64_t slot = ((int64_t)task << r->shift) + nth;
+        int64_t slot = r->n_ports + ((int64_t)place << r->shift) + nth;
         uint32_t before = r->previous[slot], after = r->following[slot];
         r->following[before] = after;
         r->previous[after] = before;
         r->users[port]--;
     }
-    note_change(r, task);
+    note_change(r, flow);
+    r->left_places[r->leavings++] = place;
+    end_task(r, flow->task, r->now);
 }
 
 /* Count what tasks wait for, and let those that wait for nothing settle; false if malformed. */
 static bool begin(struct replay *r, int64_t followers)
 {
-    for (int64_t port = 0; port < r->n_ports; port++)
+    for (int64_t port = 0; port < r->n_ports; port++) {
         if (!(r->bandwidth[port] > 0.0))
             return false;
+        r->following[port] = r->previous[port] = (uint32_t)port;
+    }
     for (int64_t task = 0; task < r->tasks; task++) {
         int64_t first = r->follower_start[task], last = r->follower_start[task + 1];
         if (first < 0 || first > last || last > followers)
             return false;
-        for (int64_t nth = 0; nth < r->width; nth++)
-            if (r->ports[task * r->width + nth] >= r->n_ports)
-                return false;
     }
     for (int64_t at = 0; at < followers; at++) {
         int32_t after = r->follower[at];
@@ -441,9 +478,6 @@ static bool begin(struct replay *r, int64_t followers)
         if (r->waits[task] == 0)
             r->settled[r->settling++] = (uint32_t)task;
     }
-    for (int64_t port = r->slots; port < r->slots + r->n_ports; port++)
-        r->following[port] = r->previous[port] = (uint32_t)port;
-    memcpy(r->left, r->size, (size_t)r->tasks * sizeof *r->left);
     return true;
 }
 
@@ -459,13 +493,11 @@ static bool run(struct replay *r)
                 return false;
             continue;
         }
-        uint32_t task = r->heap.flow[0];
+        uint32_t place = r->heap.place[0];
         r->now = r->heap.due[0];
-        if (r->rate[task] > 0.0)
-            leave(r, task);
-        else if (r->waits[task] != IN_PORTS)
-            enter(r, task);
-        else
+        if (r->flows[place].rate > 0.0)
+            leave(r, place);
+        else if (r->flows[place].is_in_ports || !enter(r, place))
             return false;
     }
 }
@@ -485,29 +517,20 @@ static uint32_t *numbers(uint32_t **scratch, int64_t count)
     return taken;
 }
 
-/* Divide the numbers that are kept while replaying. */
+/* Divide the numbers that are kept while replaying: those that begin as zeros come first. */
 static void divide(struct replay *r, int64_t flows, double *real, uint32_t *whole)
 {
     int64_t tasks = r->tasks, ports = r->n_ports, slopes = tasks * r->parameters;
-    r->left = doubles(&real, tasks);
-    r->rate = doubles(&real, tasks);
-    r->since = doubles(&real, tasks);
-    r->heap.due = doubles(&real, flows);
-    r->room = doubles(&real, ports);
-    r->quotient = doubles(&real, ports);
     r->time_slope = doubles(&real, slopes);
     r->left_slope = doubles(&real, slopes);
     r->rate_slope = doubles(&real, slopes);
     r->change_slope = doubles(&real, ports * r->parameters);
     r->room_slope = doubles(&real, ports * r->parameters);
     r->share_slope = doubles(&real, r->parameters);
-    r->heap.flow = numbers(&whole, flows);
-    r->heap.place = numbers(&whole, tasks);
-    r->settled = numbers(&whole, tasks);
+    r->room = doubles(&real, ports);
+    r->quotient = doubles(&real, ports);
+    r->heap.due = doubles(&real, flows);
     r->waits = numbers(&whole, tasks);
-    r->filled_in = numbers(&whole, tasks);
-    r->following = numbers(&whole, r->slots + ports);
-    r->previous = numbers(&whole, r->slots + ports);
     r->users = numbers(&whole, ports);
     r->changed = numbers(&whole, ports);
     r->has_changed = numbers(&whole, ports);
@@ -515,6 +538,11 @@ static void divide(struct replay *r, int64_t flows, double *real, uint32_t *whol
     r->reached_in = numbers(&whole, ports);
     r->waiting = numbers(&whole, ports);
     r->filled = numbers(&whole, ports);
+    r->settled = numbers(&whole, tasks);
+    r->left_places = numbers(&whole, flows);
+    r->heap.place = numbers(&whole, flows);
+    r->following = numbers(&whole, ports + (flows << r->shift));
+    r->previous = numbers(&whole, ports + (flows << r->shift));
 }
 
 /* Replay the tasks, sharing ports between flows; returns 0.
@@ -540,19 +568,21 @@ int64_t bfpp_replay(
         return MALFORMED;
     while ((int64_t)1 << r.shift < width)
         r.shift++;
-    r.slots = tasks << r.shift;
-    if (r.slots + n_ports >= UINT32_MAX)
-        return OUT_OF_MEMORY;
     int64_t flows = 0;
     for (int64_t task = 0; task < tasks; task++)
         flows += size[task] > 0.0;
-    int64_t slopes = (3 * tasks + 2 * n_ports + 1) * parameters;
-    int64_t reals = 3 * tasks + flows + 2 * n_ports + slopes + 1;
-    int64_t wholes = flows + 4 * tasks + 2 * (r.slots + n_ports) + 7 * n_ports + 1;
-    double *real = calloc((size_t)reals, sizeof *real);
-    uint32_t *whole = calloc((size_t)wholes, sizeof *whole);
+    int64_t slots = n_ports + (flows << r.shift);
+    if (slots >= UINT32_MAX)
+        return OUT_OF_MEMORY;
+    int64_t slopes = (3 * tasks + 2 * n_ports + 1) * parameters, zeros = tasks + 7 * n_ports;
+    double *real = malloc((size_t)(slopes + 2 * n_ports + flows + 1) * sizeof *real);
+    uint32_t *whole =
+        malloc((size_t)(zeros + tasks + 2 * flows + 2 * slots + 1) * sizeof *whole);
+    r.flows = r.heap.flows = malloc((size_t)(flows + 1) * sizeof *r.flows);
     int64_t result = OUT_OF_MEMORY;
-    if (real && whole) {
+    if (real && whole && r.flows) {
+        memset(real, 0, (size_t)slopes * sizeof *real);
+        memset(whole, 0, (size_t)zeros * sizeof *whole);
         divide(&r, flows, real, whole);
         if (parameters)
             memcpy(r.left_slope, size_slope, (size_t)(tasks * parameters) * sizeof *size_slope);
@@ -560,5 +590,6 @@ int64_t bfpp_replay(
     }
     free(real);
     free(whole);
+    free(r.flows);
     return result;
 }
