@@ -7,22 +7,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns over kinds of tasks: a load, and what it adds to the tasks after it and before it. */
-struct kinds {
-    int64_t count;
-    const double *seconds, *size, *received, *sent;
+/* What a task of a kind costs, and adds to the tasks after it and before it. */
+struct kind {
+    double seconds, size, received, sent;
     const int32_t *ports;
 };
 
-/* The kinds that have this number, which becomes the number among these; NULL if there is none. */
-static const struct kinds *kinds_of(const struct kinds both[2], int64_t *number)
+/* Price each task, whose communication adds to the tasks around it; false for tasks or kinds that
+ * there are not.
+ */
+static bool price_tasks(
+    int64_t tasks, int64_t dependencies, int64_t kinds, int64_t width, const int32_t *kind,
+    const int64_t *dependency_start, const int32_t *dependency, const struct kind *all,
+    const double *own, double *seconds, double *size, int32_t *ports)
 {
-    if (*number < 0)
-        return NULL;
-    if (*number < both[0].count)
-        return &both[0];
-    *number -= both[0].count;
-    return *number < both[1].count ? &both[1] : NULL;
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t first = dependency_start[task], last = dependency_start[task + 1];
+        if (kind[task] < 0 || kind[task] >= kinds || first < 0 || last > dependencies)
+            return false;
+        const struct kind *its = &all[kind[task]];
+        double total = own ? own[task] : its->seconds;
+        size[task] = its->size;
+        for (int64_t nth = 0; nth < width; nth++)
+            ports[task * width + nth] = its->ports[nth];
+        for (int64_t at = first; at < last; at++) {
+            int32_t before = dependency[at];
+            if (before < 0 || before >= task)
+                return false;
+            total += all[kind[before]].received;
+            seconds[before] += its->sent;
+        }
+        seconds[task] = total;
+    }
+    return true;
 }
 
 /* Fill the columns of `Costs` by the kind of each task, and by the communication around it.
@@ -37,31 +54,23 @@ int64_t bfpp_price(
     const double *other_size, const int32_t *other_ports, const double *other_received,
     const double *other_sent, const double *own, double *seconds, double *size, int32_t *ports)
 {
-    const struct kinds both[2] = {
-        {cells, cell_seconds, cell_size, cell_received, cell_sent, cell_ports},
-        {others, other_seconds, other_size, other_received, other_sent, other_ports},
-    };
-    for (int64_t task = 0; task < tasks; task++) {
-        int64_t number = kind[task];
-        const struct kinds *these = kinds_of(both, &number);
-        int64_t first = dependency_start[task], last = dependency_start[task + 1];
-        if (!these || first < 0 || last > dependencies)
-            return MALFORMED;
-        seconds[task] = own ? own[task] : these->seconds[number];
-        size[task] = these->size[number];
-        for (int64_t nth = 0; nth < width; nth++)
-            ports[task * width + nth] = these->ports[number * width + nth];
-        for (int64_t at = first; at < last; at++) {
-            int32_t before = dependency[at];
-            if (before < 0 || before >= task)
-                return MALFORMED;
-            int64_t its_number = kind[before];
-            const struct kinds *its = kinds_of(both, &its_number);
-            seconds[task] += its->received[its_number];
-            seconds[before] += these->sent[number];
-        }
-    }
-    return 0;
+    int64_t kinds = cells + others;
+    struct kind *all = malloc((size_t)(kinds + 1) * sizeof *all);
+    if (!all)
+        return OUT_OF_MEMORY;
+    for (int64_t each = 0; each < cells; each++)
+        all[each] = (struct kind){
+            cell_seconds[each], cell_size[each], cell_received[each], cell_sent[each],
+            cell_ports + each * width};
+    for (int64_t each = 0; each < others; each++)
+        all[cells + each] = (struct kind){
+            other_seconds[each], other_size[each], other_received[each], other_sent[each],
+            other_ports + each * width};
+    bool priced = price_tasks(
+        tasks, dependencies, kinds, width, kind, dependency_start, dependency, all, own, seconds,
+        size, ports);
+    free(all);
+    return priced ? 0 : MALFORMED;
 }
 
 /* Turn shares of the time of each kind of communication into what they cost other steps.
@@ -113,8 +122,8 @@ int64_t bfpp_busiest(
             result = MALFORMED;
             break;
         }
-        total[rank[task]] += seconds[task];
-        most[0] = fmax(most[0], total[rank[task]]);
+        double sum = total[rank[task]] += seconds[task];
+        most[0] = sum > most[0] ? sum : most[0];
     }
     free(total);
     return result;
