@@ -38,8 +38,12 @@ ELEMENTS = {
     "bool": np.bool_,
 }
 
-_address_of: Callable[[Any], ctypes.Array[ctypes.c_char]] = (ctypes.c_char * 0).from_buffer
+_ADDRESS: Any = ctypes.c_char * 0
+"""What passes an array's address most quickly; it takes no None."""
 
+
+LARGE = 30 * 2**20
+"""Bytes of which memory is kept: GNU's allocator counts pieces of up to 32 MiB."""
 
 MOST = 2**31
 """The largest count: products of two fit 64 bits."""
@@ -56,12 +60,10 @@ class Function(Protocol):
 def function(name: str) -> Function:
     """The function of that name: `sweep` is `bfpp_sweep` of a header."""
     symbol, parameters = _declarations()[name]
-    call = _library()[symbol]
-    call.restype = ctypes.c_int64
-    call.argtypes = [
-        ctypes.c_void_p if length else NUMBERS[kind] for _, kind, _, _, length in parameters
-    ]
-    quick = _quick(call, parameters)
+    call = _typed(
+        symbol, [ctypes.c_void_p if each[-1] else NUMBERS[each[1]] for each in parameters]
+    )
+    quick = _quick(symbol, parameters)
 
     def checked(*arguments: Any) -> int:
         try:
@@ -77,13 +79,22 @@ def function(name: str) -> Function:
     return checked
 
 
-def _quick(call: Any, parameters: list[Parameter]) -> Callable[..., int]:
+def _typed(symbol: str, types: list[Any]) -> Any:
+    """A function of the library that takes these types."""
+    call = _library()[symbol]
+    call.restype, call.argtypes = ctypes.c_int64, types
+    return call
+
+
+def _quick(symbol: str, parameters: list[Parameter]) -> Callable[..., int]:
     """The call with all checks in one expression, as a search makes it a million times.
 
     Raises anything for arguments that are not right: `_converted` says what is wrong.
     """
-    checks, given = [], []
+    checks, given, types = [], [], []
     for _, kind, optional, name, length in parameters:
+        address = ctypes.c_void_p if optional else _ADDRESS
+        types.append(NUMBERS[kind] if length is None else address)
         check, value = f"0 <= {name} <= {MOST}", name
         if length is not None:
             check, value = f"{name}.size == {length} and {name}.dtype is {kind}", f"address({name})"
@@ -95,7 +106,7 @@ def _quick(call: Any, parameters: list[Parameter]) -> Callable[..., int]:
     known = {kind: np.dtype(element) for kind, element in ELEMENTS.items()}
     quick: Callable[..., int] = eval(  # noqa: S307 - of the headers beside this file
         f"lambda {names}: call({', '.join(given)}) if {' and '.join(checks)} else None.wrong",
-        {"call": call, "address": _address_of, **known},
+        {"call": _typed(symbol, types), "address": _ADDRESS.from_buffer, **known},
     )
     return quick
 
@@ -133,7 +144,16 @@ def _library() -> ctypes.CDLL:
     library.bfpp_source_hash.restype = ctypes.c_char_p
     if library.bfpp_source_hash().decode() != source_hash():
         raise CoreError("the core is older than its source: run make")
+    _keep_memory()
     return library
+
+
+def _keep_memory() -> None:
+    """Let the allocator keep what calls give back, and not return it to the system each time.
+
+    GNU's does so for as much as it has seen in one piece; to others, this is nothing.
+    """
+    np.empty(LARGE, dtype=np.int8)
 
 
 Parameter = tuple[bool, str, bool, str, str | None]
