@@ -6,11 +6,11 @@ limit, and takes no less than the busiest rank's host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from bfpp.core import step as core
 from bfpp.schedules import Layout, TaskGraph
 from bfpp.schedules.columns import NONE, Seconds
 from bfpp.sim.caching import of_any_size, once_for_stages
@@ -18,9 +18,9 @@ from bfpp.sim.costs.expert_exchanges import with_exchanges
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
 from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
 from bfpp.sim.costs.power import TOLERANCE, WithinPower, least_seconds, within_power
-from bfpp.sim.costs.step_costs import host_seconds, step_costs
+from bfpp.sim.costs.step_costs import host_seconds, step_costs, step_prices
 from bfpp.sim.costs.units.seconds import unit_seconds
-from bfpp.sim.engines.compiled_engine import Times, last_end, times
+from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end, times
 from bfpp.sim.engines.cost_model import Costs
 
 ROUNDING = 1e-9
@@ -53,34 +53,50 @@ class PhysicalCosts(ModelOnCluster):
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
-        return self._within_power(graph, graph.layout, last_end).costs
+        return self._within_power(graph).costs
 
     def times(self, graph: TaskGraph) -> Times:
         """Start and end of each task by the compiled engine, within the power limit."""
-        return self.times_within(graph, graph.layout, last_end)
-
-    def times_within(
-        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
-    ) -> Times:
-        """The times of a graph within the power limit of a step that it stands for.
-
-        That has a `layout`, and takes `step_seconds` by these times.
-        """
-        costs, known = self._within_power(graph, layout, step_seconds)
+        costs, known = self._within_power(graph)
         return known or times(graph, costs)
 
     def step_time(self, graph: TaskGraph) -> float:
         """End of the last task, in seconds."""
         return last_end(self.times(graph))
 
-    def _within_power(
-        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
-    ) -> WithinPower:
+    def timed(
+        self, graph: TaskGraph, layout: Layout | None = None, extension: core.Extension = core.WHOLE
+    ) -> StepTime:
+        """The time of a step, without its timeline: what `times` has, in one call of the core.
+
+        The graph may stand for a step of another `layout`, with what is left out of that as an
+        `extension`: raises `NotPeriodic` where the times do not tell the whole step's.
+        """
+        step = PhysicalStep(self, self._with_exchanges(graph))
+        cells, others, own = step_prices(step)
+        seconds, passes = core.step_time(
+            graph_columns(graph),
+            len(graph.lanes),
+            graph.layout.pp,
+            cells.columns,
+            others.columns,
+            cells.costs.bandwidth,
+            own,
+            core.PowerLimit(self._least_of(graph, layout or graph.layout), TOLERANCE),
+            extension,
+        )
+        return StepTime(seconds, passes)
+
+    def _within_power(self, graph: TaskGraph) -> WithinPower:
         costs = step_costs(PhysicalStep(self, self._with_exchanges(graph)))
+        return within_power(graph, costs, self._least_of(graph, graph.layout))
+
+    def _least_of(self, graph: TaskGraph, layout: Layout) -> float:
+        """Seconds that a step on a layout takes at least, by the power limit and its hosts."""
         least = self._least_seconds(layout, trains=graph.trains)
         if self.dispatch_seconds:
-            least = max(least, host_seconds(HostStep(self, graph)))
-        return within_power(graph, costs, least, step_seconds)
+            return max(least, host_seconds(HostStep(self, graph)))
+        return least
 
     def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
         """The graph with the exchanges of experts inside passes, if some are in fused blocks."""
@@ -109,6 +125,20 @@ class PhysicalCosts(ModelOnCluster):
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
         within = (1 - TOLERANCE) * self._least_seconds(layout)
         return (1 - ROUNDING) * max(float(busiest), within)
+
+
+def graph_columns(graph: TaskGraph) -> core.GraphColumns:
+    """The columns of a graph, as the core replays them."""
+    return core.GraphColumns(
+        graph.kinds.of_task,
+        graph.rank,
+        graph.lane,
+        graph.peer_lane,
+        graph.is_compute,
+        graph.is_pass,
+        *graph.dependencies,
+        *graph.followers,
+    )
 
 
 @of_any_size

@@ -20,7 +20,6 @@ cross-validation 3.0 % instead of 2.4 % mean error, 5.0 % instead of 3.4 % left 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from bfpp.core.prices import busiest
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.settings.precision import Format
 from bfpp.sim.cluster.cluster import Device
-from bfpp.sim.engines.compiled_engine import Times, times
+from bfpp.sim.engines.compiled_engine import Times, last_end, times
 from bfpp.sim.engines.cost_model import Costs
 
 TOLERANCE = 0.002
@@ -53,22 +52,22 @@ class WithinPower(NamedTuple):
     times: Times | None
 
 
-def within_power(
-    graph: TaskGraph, costs: Costs, least: float, step_seconds: Callable[[Times], float]
-) -> WithinPower:
+def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
 
     All compute is slower by one factor. It is approached from below: were communication as
     much slower too, the step would take as many times as long. Where the busiest rank computes
-    for long enough anyhow, nothing is replayed to know. `step_seconds` says how long times take.
+    for long enough anyhow, nothing is replayed to know.
+
+    The core does the same without a timeline (`bfpp/core/source/step.c`).
     """
     steps = graph.is_compute
     fastest = costs.seconds
     longest = busiest(graph.rank, steps, fastest, graph.layout.pp)
     factor, missing = 1.0, least
-    while longest * factor < least and missing > TOLERANCE * least:
+    while 0 < longest * factor < least and missing > TOLERANCE * least:
         times_at_full_power = times(graph, costs)
-        taken = step_seconds(times_at_full_power)
+        taken = last_end(times_at_full_power)
         missing = least - taken
         if missing <= 0:
             return WithinPower(costs, times_at_full_power)

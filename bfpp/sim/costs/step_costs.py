@@ -9,6 +9,7 @@ another micro-batch hides differ between tasks of one kind.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,22 +27,27 @@ from bfpp.sim.costs.units.seconds import taken_by_exchanges
 from bfpp.sim.engines.cost_model import Costs, in_turns, inside_passes, narrowest
 
 
+class StepPrices(NamedTuple):
+    """Costs of the kinds of a step's tasks, and the tasks' own seconds where these differ."""
+
+    cells: Beside
+    others: Beside
+    own: Seconds | None
+
+
+def step_prices(step: PhysicalStep) -> StepPrices:
+    """The costs of each kind of task, at full clocks."""
+    cells, others = _of_cells(step), _of_others(step)
+    return StepPrices(cells, others, _seconds_of_tasks(step, cells, others))
+
+
 def step_costs(step: PhysicalStep) -> Costs:
     """The costs of each task, at full clocks."""
-    graph = step.graph
-    cells, others = _of_cells(step), _of_others(step)
+    graph, (cells, others, own) = step.graph, step_prices(step)
     seconds, moved = np.empty((2, len(graph)))
     ports = np.empty((len(graph), cells.costs.ports.shape[1]), dtype=np.int32)
-    price(
-        graph.kinds.of_task,
-        *graph.dependencies,
-        cells.columns,
-        others.columns,
-        _seconds_of_tasks(step, cells, others),
-        seconds,
-        moved,
-        ports,
-    )
+    of_tasks = graph.kinds.of_task, *graph.dependencies
+    price(*of_tasks, cells.columns, others.columns, own, seconds, moved, ports)
     return Costs(seconds, moved, ports, cells.costs.bandwidth)
 
 

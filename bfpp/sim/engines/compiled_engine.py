@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.core import replay as core
-from bfpp.core.rank_times import step_sums
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim.engines.cost_model import Costs
@@ -48,12 +47,6 @@ def simulate(
 def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
     """These times as a timeline."""
     return Timeline(graph, *times, source=SOURCE)
-
-
-def step_of(graph: TaskGraph, times: Times) -> StepTime:
-    """Seconds of a step with these times."""
-    sums = step_sums(*times, graph.is_pass)
-    return StepTime(sums.step_time, sums.pass_seconds)
 
 
 def times(graph: TaskGraph, costs: Costs) -> Times:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
-from bfpp.core.period import Stretch, repeats
+import numpy as np
+
+from bfpp.core.step import Extension
 from bfpp.schedules import Communication, Configuration, Layout, Operation, TaskGraph
 from bfpp.schedules.orders.steps import Repetition
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end
+from bfpp.sim.engines.compiled_engine import StepTime
 
 WORTHWHILE = 0.7
 """The share of the micro-batches from which on all of them are simulated."""
@@ -29,10 +31,6 @@ ATTEMPTS = 1, 2
 
 ROUNDING = 1e-14
 """By what share of a step times that repeat may differ: as rounding does."""
-
-
-class NotPeriodic(Exception):
-    """The times of a step do not repeat, or not for long enough to know."""
 
 
 class Shortened(NamedTuple):
@@ -80,33 +78,12 @@ def whole_step(
 
     Raises `NotPeriodic`.
     """
-
-    def extended(times: Times) -> StepTime:
-        period = period_of(graph, times, fewer.repetition)
-        passes = float((times.end - times.start)[graph.is_pass].sum())
-        return StepTime(
-            last_end(times) + fewer.left_out * period.seconds,
-            passes + fewer.left_out * period.passes,
-        )
-
-    return extended(
-        physical.times_within(graph, layout, lambda times: extended(times).seconds),
-    )
+    return physical.timed(graph, layout, extension_of(graph, fewer))
 
 
-def period_of(graph: TaskGraph, times: Times, repetition: Repetition) -> StepTime:
-    """The time of one more period; raises `NotPeriodic`."""
-    start, end = times
-    begins = start[(graph.operation == Operation.FORWARD) & (graph.unit == 0)]
-    periods = ceil(repetition.alive / repetition.period) + 2
-    first = len(begins) - 1 - periods * repetition.period
-    if first < 0:
-        raise NotPeriodic
-    period = float(begins[-1] - begins[first]) / periods
-    tolerance = ROUNDING * last_end(times)
-    until = float(begins[-1]) - 2 * tolerance
-    kinds, stretch = graph.kinds, Stretch(until - periods * period, until, period, tolerance)
-    if not repeats(kinds.of_task, len(kinds.first), *graph.dependencies, start, end, stretch):
-        raise NotPeriodic
-    within = graph.is_pass & (start >= until - period) & (start < until)
-    return StepTime(period, float((end - start)[within].sum()))
+def extension_of(graph: TaskGraph, fewer: Shortened) -> Extension:
+    """Periods that are left out of a step, and those whose times have to repeat for it."""
+    alive, period = fewer.repetition.alive, fewer.repetition.period
+    begin = np.flatnonzero((graph.operation == Operation.FORWARD) & (graph.unit == 0))
+    periods = ceil(alive / period) + 2
+    return Extension(begin.astype(np.int32), periods, periods * period, fewer.left_out, ROUNDING)

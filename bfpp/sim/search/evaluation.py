@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 from operator import attrgetter
 
+from bfpp.core.step import NotPeriodic
 from bfpp.schedules import (
     Communication,
     Configuration,
@@ -28,8 +29,8 @@ from bfpp.schedules.lowering import Steps, lower_steps, table_of
 from bfpp.schedules.validity import require_valid
 from bfpp.sim.caching import latest
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.engines.compiled_engine import StepTime, step_of, timeline_of
-from bfpp.sim.experiment.periodic import NotPeriodic, Shortened, shortened, whole_step
+from bfpp.sim.engines.compiled_engine import StepTime, timeline_of
+from bfpp.sim.experiment.periodic import Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import prediction
 from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peak_passing
 from bfpp.sim.memory.device_memory import (
@@ -112,8 +113,7 @@ class Evaluation:
             with suppress(NotPeriodic):
                 graph = self.graph_of(fewer.configuration)
                 return whole_step(graph, fewer, physical, configuration.layout)
-        graph = self.graph_of(configuration)
-        return step_of(graph, physical.times(graph))
+        return physical.timed(self.graph_of(configuration))
 
     def _shortened(self, configuration: Configuration) -> list[Shortened]:
         """The same configuration with fewer micro-batches, if these tell all of it."""

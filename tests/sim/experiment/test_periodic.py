@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from bfpp.core.step import NotPeriodic
 from bfpp.schedules import (
     Communication,
     Configuration,
@@ -20,7 +21,7 @@ from bfpp.schedules import (
 from bfpp.schedules.orders.steps import Order, Repetition
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.software_profiles import BFPP, CURRENT
-from bfpp.sim.experiment.periodic import NotPeriodic, shortened
+from bfpp.sim.experiment.periodic import shortened
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search import evaluation
 from bfpp.sim.search.evaluation import Evaluation
