@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.core.graph import KindColumns, TaskFlags
 from bfpp.core.library import function
 from bfpp.core.orders import Integers, Offsets, Steps
 
 Flags = npt.NDArray[np.bool_]
 
-DRAFT_COLUMNS = 8
+COLUMNS = 11
 RULE_GATHERS_RUNS, RULE_REDUCES_RUNS, RULE_OFFLOAD = 1, 2, 8
 """Places among the rules, as `source/lowering/lowering.h` has them."""
 
 
-class DraftFault(IntEnum):
+class LoweringFault(IntEnum):
     """Why copies of a unit cannot be gathered or reduced run by run, as `source/lowering.h`."""
 
     NONE = 0
@@ -56,74 +58,105 @@ class MadeTables(NamedTuple):
     waits: Integers
     all: Flags
 
-    @property
-    def phases(self) -> int:
-        """Number of phases of a round."""
-        return int(self.phase.max()) + 1
+
+class OperationTables(NamedTuple):
+    """For each operation its place among kinds, its streams, and whether and how it computes.
+
+    Streams are those of `lanes.find_lanes`, places those of `graph.kinds`, flags of `graph.flags`.
+    """
+
+    place: Integers
+    stream_of: Integers
+    arrives_on: Integers
+    by_peer: Flags
+    computes: Flags
+    backward: Flags
 
 
-class Draft(NamedTuple):
-    """Tasks by provisional number, or the unit that is in the way of a fault."""
+class Tables:
+    """All tables of a communication, and how many tasks and waits follow from them at most."""
 
-    fault: DraftFault
-    unit: int
-    rows: Integers
-    key: Offsets
-    edges: npt.NDArray[np.uint32]
-    begins: Integers
+    def __init__(self, made: MadeTables, operations: OperationTables) -> None:
+        self.made, self.operations = made, operations
+        self.phases = int(made.phase.max()) + 1
+        after, rules = made.after.tolist(), made.rules.tolist()
+        self._by_pass, self._at_end = sum(map(bool, after)), after.count(0)
+        self._has_runs = bool(rules[RULE_GATHERS_RUNS] or rules[RULE_REDUCES_RUNS])
+        self._offloads = bool(rules[RULE_OFFLOAD])
+        self._waits = len(made.waits) + len(made.made)
+        self._of_all = sum(made.all.tolist())
+
+    def room(self, steps: int, units: int, ranks: int, copies: int) -> tuple[int, int]:
+        """The most tasks and waits that there may be."""
+        most, by_pass = max(ranks, units), self._by_pass * steps
+        tasks = 2 * steps + by_pass + self._at_end * most + 1
+        tasks += 2 * steps if self._has_runs else 2 * units * (1 + copies)
+        tasks += 2 * steps if self._offloads else 0
+        waits = 2 * (tasks + steps + by_pass) + (2 * self._waits + self._of_all * ranks) * most
+        return tasks, waits
 
 
-class Numbered(NamedTuple):
-    """Columns of tasks by number: operations, and then from the rank to the block; dependencies.
+class Lowered(NamedTuple):
+    """Columns of tasks by number: operations, then from the rank to the block, and their lanes.
 
-    `begins` lists tasks with the compute step that each begins no earlier than.
+    `lanes` are rank, stream and peer of each; `begins` lists tasks with the compute step that each
+    begins no earlier than.
     """
 
     operation: npt.NDArray[np.int8]
     columns: Integers
-    dependency_start: Offsets
-    dependency: Integers
+    dependencies: tuple[Offsets, Integers]
+    followers: tuple[Offsets, Integers]
+    flags: TaskFlags
+    kinds: KindColumns
+    lanes: Integers
     begins: Integers
 
 
-def draft(steps: Steps, units: Units, tables: MadeTables, microbatches: int, copies: int) -> Draft:
-    """The tasks of a step, and what each waits for, by provisional number."""
-    ranks, count = len(steps.bounds) - 1, len(steps.rank)
-    every, made, waits = len(units.rank_of_unit), len(tables.made), len(tables.waits)
-    after = tables.after.tolist()
-    by_pass, at_end = count * sum(map(bool, after)), after.count(0) * max(ranks, every)
-    by_run, once = 2 * count, 2 * every * (1 + copies)
-    most_tasks = 2 * count + by_pass + at_end + 1
-    has_runs = tables.rules[RULE_GATHERS_RUNS] or tables.rules[RULE_REDUCES_RUNS]
-    most_tasks += by_run if has_runs else once
-    most_tasks += 2 * count if tables.rules[RULE_OFFLOAD] else 0
-    most_edges = 2 * (most_tasks + count + by_pass) + 2 * (waits + made) * max(ranks, every)
-    most_edges += sum(tables.all.tolist()) * ranks * max(ranks, every)
-    rows = np.empty((most_tasks, DRAFT_COLUMNS), dtype=np.int32)
-    key = np.empty(most_tasks, dtype=np.int64)
-    edges = np.empty((most_edges, 2), dtype=np.uint32)
-    begins = np.empty((count, 2), dtype=np.int32)
-    counts = np.zeros(4, dtype=np.int64)
-    fault = function("draft")(
-        ranks, every, microbatches, count, copies, most_tasks, most_edges,
-        len(tables.phase), tables.phases, made, waits,
-        *steps, *units, *tables, rows, key, edges, begins, counts,
+class TooLate(Exception):
+    """Copies of a unit use buffers in turns that cannot be."""
+
+    def __init__(self, fault: LoweringFault, unit: int) -> None:
+        super().__init__(fault, unit)
+        self.fault, self.unit = fault, unit
+
+
+def lower(steps: Steps, units: Units, tables: Tables, microbatches: int, copies: int) -> Lowered:
+    """The tasks of a step, and all that graphs are asked for; raises `TooLate`."""
+    made, operations = tables.made, tables.operations
+    count, every, ranks = len(steps.rank), len(units.rank_of_unit), len(steps.bounds) - 1
+    most, waits = tables.room(count, every, ranks, copies)
+    operation = np.empty(most, dtype=np.int8)
+    columns, lanes, first, dependency, follower, begins = _pieces(
+        np.int32, most * COLUMNS, most * 6, most, waits, waits + 2 * most, 2 * count
+    )
+    start, follower_start, code, counts = _pieces(np.int64, most + 1, most + 1, most, 8)
+    is_compute, is_pass = _pieces(np.bool_, most, most)
+    fault = function("lower")(
+        ranks, every, microbatches, count, copies,
+        most, waits, len(made.phase), tables.phases, len(made.made), len(made.waits),
+        len(operations.by_peer),
+        *steps, *units, *made, *operations, operation, columns, start, dependency,
+        follower_start, follower, is_compute, is_pass, code, first, lanes, begins, counts,
     )  # fmt: skip
-    tasks, edge_count, bounded, unit = counts.tolist()
-    return Draft(
-        DraftFault(fault), unit, rows[:tasks], key[:tasks], edges[:edge_count], begins[:bounded]
+    tasks, kept, bounded, unit, kinds, count, following, trains = counts.tolist()
+    if fault:
+        raise TooLate(LoweringFault(fault), unit)
+    filled = columns[: tasks * COLUMNS].reshape(COLUMNS, tasks)
+    return Lowered(
+        operation[:tasks],
+        filled[:-1],
+        (start[: tasks + 1], dependency[:kept]),
+        (follower_start[: tasks + 1], follower[:following]),
+        TaskFlags(is_compute[:tasks], is_pass[:tasks], bool(trains)),
+        KindColumns(code[:kinds].copy(), first[:kinds].copy(), filled[-1]),
+        lanes[: 3 * count],
+        begins[: 2 * bounded].reshape(-1, 2),
     )
 
 
-def number(drafted: Draft, phases: int) -> Numbered:
-    """The tasks in the order of their keys; those of one key as they were drafted."""
-    tasks, waits = len(drafted.key), len(drafted.edges)
-    operation = np.empty(tasks, dtype=np.int8)
-    columns = np.empty((DRAFT_COLUMNS, tasks), dtype=np.int32)
-    start, dependency = np.empty(tasks + 1, dtype=np.int64), np.empty(waits, dtype=np.int32)
-    begins = drafted.begins.copy()
-    kept = function("number")(
-        tasks, waits, len(begins), phases, drafted.rows, drafted.key, drafted.edges, begins,
-        operation, columns, start, dependency,
-    )  # fmt: skip
-    return Numbered(operation, columns, start, dependency[:kept], begins)
+def _pieces(kind: type[Any], *lengths: int) -> list[Any]:
+    """Arrays in one allocation: many that come and go let memory return to the system each time."""
+    ends = [*accumulate(lengths)]
+    block = np.empty(ends[-1], dtype=kind)
+    return [block[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]

@@ -22,6 +22,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from bfpp.core import graph as core
+from bfpp.schedules.columns import Groups
 from bfpp.schedules.graph.composite_tasks import expanded, require_templates
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.graph.residency import Absences, absences
@@ -63,6 +64,11 @@ class TaskGraph(TaskColumns):
         object.__setattr__(self, "is_checked", True)
         return self
 
+    def remember(self, kinds: core.KindColumns, flags: core.TaskFlags, followers: Groups) -> None:
+        """Keep what is already known of the tasks, and would be worked out where it is needed."""
+        known = {"kinds": kinds_of(kinds, self.operation), "_flags": flags, "followers": followers}
+        vars(self).update(known)
+
     def __repr__(self) -> str:
         return f"<TaskGraph {self.schedule}: {self.layout}, {len(self):,} tasks>"
 
@@ -102,11 +108,13 @@ class TaskGraph(TaskColumns):
     @cached_property
     def kinds(self) -> Kinds:
         """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
-        kinds = core.kinds(
-            self.operation, self.unit, self.rank, self.peer, operation_flags().place,
-            self.layout.units, self.layout.pp,
+        return kinds_of(
+            core.kinds(
+                self.operation, self.unit, self.rank, self.peer, operation_flags().place,
+                self.layout.units, self.layout.pp,
+            ),
+            self.operation,
         )  # fmt: skip
-        return kinds_of(kinds, self.operation[kinds.first])
 
     @cached_property
     def absences(self) -> Absences:

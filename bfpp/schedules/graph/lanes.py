@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.core.lanes import find_lanes
-from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.schedules.operations.streams import STREAMS, Stream
 from bfpp.schedules.settings.sharding import Communication
@@ -41,15 +41,20 @@ def lanes_of_tasks(
     communication: Communication,
 ) -> tuple[tuple[Lane, ...], Integers, Integers]:
     """The lanes in use, and each task's lane and, for transfers, lane at the receiver."""
-    streams = _streams(communication, len(OPERATIONS))
-    lanes, lane, peer_lane = find_lanes(operation, rank, peer, ranks, streams)
-    return _lanes(lanes.tobytes()), lane, peer_lane
+    streams = streams_of_operations(communication, len(OPERATIONS))
+    columns, lane, peer_lane = find_lanes(operation, rank, peer, ranks, streams)
+    return lanes_of(columns), lane, peer_lane
+
+
+def lanes_of(columns: Integers) -> tuple[Lane, ...]:
+    """The lanes of which rank, stream and peer are in columns."""
+    return _lanes(columns.tobytes())
 
 
 @cache
-def _streams(
+def streams_of_operations(
     communication: Communication, operations: int
-) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
+) -> tuple[Integers, Integers, Flags]:
     """The streams of operations at their rank and at their peer, and which are by peer."""
     both = [each.streams(communication) for each in OPERATIONS[:operations]]
     here, there = np.array([[*map(STREAMS.index, each)] for each in both], dtype=np.int32).T.copy()

@@ -101,11 +101,12 @@ def _operation_slices(operations: bytes) -> tuple[tuple[Operation, slice], ...]:
 
 
 def kinds_of(columns: core.KindColumns, operation: npt.NDArray[np.int8]) -> Kinds:
-    """Kinds, with those of a micro-batch's tasks apart; `operation` is that of each."""
+    """Kinds, with those of a micro-batch's tasks apart; `operation` is that of each task."""
     codes, first, of_task = columns
+    operation = operation.take(first)
 
     def some(place: slice) -> SomeKinds:
         return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
 
-    cells = int(np.count_nonzero(operation_flags().of_cell[operation]))
+    cells = int(np.count_nonzero(operation_flags().of_cell.take(operation)))
     return Kinds(codes, first, of_task, some(slice(cells)), some(slice(cells, len(codes))))

@@ -44,15 +44,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bfpp.core.lowering import Draft, DraftFault, Units, draft, number
+from bfpp.core.lowering import LoweringFault, TooLate, Units
+from bfpp.core.lowering import lower as lower_by_core
 from bfpp.core.orders import Steps
 from bfpp.schedules.columns import Groups
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.graph.graph import TaskGraph
-from bfpp.schedules.graph.lanes import lanes_of_tasks
+from bfpp.schedules.graph.lanes import lanes_of
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.lowering.beginning import Begins
-from bfpp.schedules.lowering.made import ends_of, made_tables
+from bfpp.schedules.lowering.made import NO_ENDS, ends_of, lowering_of
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Deadlock, step_table, table_of
 from bfpp.schedules.operations.operations import Operation
@@ -95,30 +96,29 @@ def lower_steps(
     posts: Sequence[Sequence[Post]] = (),
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
-    communication.require(copies=bool(layout.copies))
+    tables, ties_ends = lowering_of(communication, copies=bool(layout.copies))
     trains = (steps.operation != Operation.FORWARD).any()
     if communication.offload and not trains:
         raise InvalidConfiguration("offload", "an evaluation keeps no activations")
-    tables = made_tables(communication)
-    ends = np.array(ends_of(layout, communication), dtype=np.int32)
-    drafted = draft(
-        steps,
-        Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends),
-        tables,
-        layout.microbatches,
-        len(layout.copies),
-    )
-    _require_in_time(drafted, layout, communication)
-    numbered = number(drafted, tables.phases)
-    rank, peer, unit, microbatch, weight_buffer, gradient_buffer, piece, block = numbered.columns
-    operation = numbered.operation
-    lanes, lane, peer_lane = lanes_of_tasks(operation, rank, peer, layout.pp, communication)
+    ends = np.array(ends_of(layout) if ties_ends else NO_ENDS, dtype=np.int32)
+    try:
+        lowered = lower_by_core(
+            steps,
+            Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends),
+            tables,
+            layout.microbatches,
+            len(layout.copies),
+        )
+    except TooLate as late:
+        raise _too_late(late, layout, communication) from None
+    rank, peer, unit, microbatch, *buffers, piece, block, lane, peer_lane = lowered.columns
+    weight_buffer, gradient_buffer = buffers
     graph = TaskGraph(
         schedule=name,
         layout=layout,
         communication=communication,
-        lanes=lanes,
-        operation=operation,
+        lanes=lanes_of(lowered.lanes),
+        operation=lowered.operation,
         rank=rank,
         peer=peer,
         unit=unit,
@@ -129,25 +129,25 @@ def lower_steps(
         gradient_buffer=gradient_buffer,
         piece=piece,
         block=block,
-        dependencies=Groups(numbered.dependency_start, numbered.dependency),
+        dependencies=Groups(*lowered.dependencies),
     )
-    return posted(graph, Begins(*numbered.begins.T), posts)
+    graph.remember(lowered.kinds, lowered.flags, Groups(*lowered.followers))
+    return posted(graph, Begins(*lowered.begins.T), posts)
 
 
-def _require_in_time(drafted: Draft, layout: Layout, communication: Communication) -> None:
-    """Raise `InvalidConfiguration` where copies of a unit use buffers in turns that cannot be."""
+def _too_late(late: TooLate, layout: Layout, communication: Communication) -> InvalidConfiguration:
+    """The error for copies of a unit that use buffers in turns that cannot be."""
     prefetch = communication.prefetch
     runs_before = "1 run before" if prefetch == 1 else f"{prefetch} runs before"
     reasons = {
-        DraftFault.PREFETCH_TOO_LATE: (
+        LoweringFault.PREFETCH_TOO_LATE: (
             "prefetch", f"for gathers that begin no earlier than {runs_before}",
         ),
-        DraftFault.WEIGHTS_TOO_LATE: (
+        LoweringFault.WEIGHTS_TOO_LATE: (
             "weight_buffers", f"for {communication.weight_buffers}, unless gathered once a step",
         ),
-        DraftFault.GRADIENTS_TOO_LATE: ("reduce_per", "to be reduced for each run"),
+        LoweringFault.GRADIENTS_TOO_LATE: ("reduce_per", "to be reduced for each run"),
     }  # fmt: skip
-    if drafted.fault is not DraftFault.NONE:
-        field, how = reasons[drafted.fault]
-        unit = layout.name_of(drafted.unit)
-        raise InvalidConfiguration(field, f"the copies of {unit} are used too far apart {how}")
+    field, how = reasons[late.fault]
+    unit = layout.name_of(late.unit)
+    return InvalidConfiguration(field, f"the copies of {unit} are used too far apart {how}")

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.core.lowering import MadeTables
+from bfpp.core.lowering import MadeTables, OperationTables, Tables
 from bfpp.schedules.errors import InvalidConfiguration
+from bfpp.schedules.graph.lanes import streams_of_operations
+from bfpp.schedules.graph.task_kinds import operation_flags
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.operations.built_in import PASSES
 from bfpp.schedules.operations.data import Datum
@@ -27,13 +30,36 @@ ANY_LENGTH, UNBOUNDED = 0, -1
 PAIR = 2
 """Ranks of a task at most."""
 
+NO_ENDS = -1, -1
+"""The ranks of both ends where no task is of these."""
 
-def made_tables(communication: Communication) -> MadeTables:
-    """The tables of operations with this communication."""
-    return _made_tables(communication, len(OPERATIONS))
+
+class Lowering(NamedTuple):
+    """Tables by which steps with one communication are lowered; if some tasks are of both ends."""
+
+    tables: Tables
+    ties_ends: bool
+
+
+def lowering_of(communication: Communication, *, copies: bool) -> Lowering:
+    """The tables by which steps with this communication are lowered.
+
+    Raises `InvalidConfiguration` for choices that exclude each other, or `copies` of stages.
+    """
+    return _lowering_of(communication, copies, len(OPERATIONS))
 
 
 @cache
+def _lowering_of(communication: Communication, copies: bool, operations: int) -> Lowering:
+    communication.require(copies=copies)
+    flags, streams = operation_flags(), streams_of_operations(communication, operations)
+    of_operations = OperationTables(flags.place, *streams, flags.is_compute, flags.is_backward)
+    ties_ends = any(
+        each.row.scope is Scope.ENDS and each.row.happens(communication) for each in OPERATIONS
+    )
+    return Lowering(Tables(_made_tables(communication, operations), of_operations), ties_ends)
+
+
 def _made_tables(communication: Communication, operations: int) -> MadeTables:
     phase, made_by = np.zeros(operations, np.int32), np.full(len(Made), -1, np.int32)
     declared = []
@@ -144,16 +170,13 @@ def _stands_for(operation: Operation, datum: Datum) -> bool:
     return everywhere and any(needed.datum == datum for needed in operation.reads)
 
 
-def ends_of(layout: Layout, communication: Communication) -> tuple[int, int]:
+def ends_of(layout: Layout) -> tuple[int, int]:
     """The ranks of tasks of both ends, for the gradients of tied parameters: -1 for none.
 
     Raises `InvalidConfiguration` for more than two. A single unit has nothing to add.
     """
-    of_ends = any(
-        each.row.scope is Scope.ENDS and each.row.happens(communication) for each in OPERATIONS
-    )
-    if not of_ends or layout.units == 1:
-        return -1, -1
+    if layout.units == 1:
+        return NO_ENDS
     if len(layout.ends) > PAIR:
         raise InvalidConfiguration(
             "tied_embeddings",

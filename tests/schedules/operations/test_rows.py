@@ -145,7 +145,7 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
 
 def forget_rows() -> None:
     """What is remembered of rows, by name or by code."""
-    for remembered in (validity._makers, made._made_tables, lanes._streams):
+    for remembered in (validity._makers, made._lowering_of, lanes.streams_of_operations):
         remembered.cache_clear()
 
 

@@ -155,59 +155,32 @@ static bool has_wrong_tables(const struct draft *draft, const struct made *made,
            (draft->rules[RULE_OFFLOAD] && draft->rules[RULE_OFFLOAD_AHEAD] < 1);
 }
 
-/* Make the tasks of a step, and what each waits for, by provisional number. Returns why it cannot
- * be, or DRAFTED; `counts` are of tasks, of waits, of tasks that begin no earlier than a step
- * (listed with it in `begins`), and the unit that is gathered or reduced too late. */
-int64_t bfpp_draft(
-    int64_t ranks, int64_t units, int64_t microbatches, int64_t steps, int64_t copies,
-    int64_t most_tasks, int64_t most_edges, int64_t operations, int64_t phases, int64_t n_made,
-    int64_t n_waits, const int32_t *operation, const int32_t *rank, const int32_t *unit,
-    const int32_t *microbatch, const int32_t *before_step, const int32_t *block,
-    const int32_t *round_of, const int64_t *bounds, const int32_t *rank_of_unit,
-    const int32_t *unit_on_rank, const int32_t *peer_of_rank, const int32_t ends[2],
-    const int64_t rules[10], const int32_t made_by[10], const int32_t *phase, const int32_t *made,
-    const int32_t *scope, const int32_t *after, const int32_t *before, const int64_t *wait_bounds,
-    const int32_t *waits, const bool *all, int32_t *rows, int64_t *key, uint32_t *edges,
-    int32_t *begins, int64_t counts[4])
+int64_t draft_tasks(
+    struct draft *draft, const struct made *made, int64_t n_waits, int64_t *late_unit)
 {
-    struct draft draft = {
-        .ranks = ranks, .units = units, .microbatches = microbatches, .steps = steps,
-        .copies = copies, .operations = operations, .phases = phases, .operation = operation,
-        .rank = rank, .unit = unit, .microbatch = microbatch, .before_step = before_step,
-        .block = block, .round_of = round_of, .bounds = bounds, .rank_of_unit = rank_of_unit,
-        .unit_on_rank = unit_on_rank, .peer_of_rank = peer_of_rank, .ends = ends, .rules = rules,
-        .made_by = made_by, .most_tasks = most_tasks, .most_edges = most_edges, .rows = rows,
-        .begins = begins, .key = key, .edges = edges,
-    };
-    struct made tables = {n_made, made, scope, after, before, wait_bounds, waits, all};
     struct runs runs = {0};
-    int64_t result = OUT_OF_MEMORY, late_unit = NONE;
-    if (ranks < 1 || units < 1 || microbatches < 1 || steps > most_tasks || steps > INT32_MAX / 8 ||
-        has_wrong_steps(&draft) || has_wrong_layout(&draft) ||
-        has_wrong_tables(&draft, &tables, n_waits))
+    int64_t result = OUT_OF_MEMORY;
+    if (draft->ranks < 1 || draft->units < 1 || draft->microbatches < 1 ||
+        draft->steps > draft->most_tasks || draft->steps > INT32_MAX / 8 ||
+        has_wrong_steps(draft) || has_wrong_layout(draft) ||
+        has_wrong_tables(draft, made, n_waits))
         return MALFORMED;
-    draft.first_task = calloc(2 * (size_t)operations, sizeof *draft.first_task);
-    draft.end_task = draft.first_task ? draft.first_task + operations : NULL;
-    if (!draft.first_task || !find_runs(&draft, &runs))
+    draft->first_task = calloc(2 * (size_t)draft->operations, sizeof *draft->first_task);
+    draft->end_task = draft->first_task ? draft->first_task + draft->operations : NULL;
+    if (!draft->first_task || !find_runs(draft, &runs))
         goto done;
-    add_compute(&draft, &runs);
-    if (!add_transfers(&draft) || (rules[RULE_OFFLOAD] && !add_offloads(&draft)))
+    add_compute(draft, &runs);
+    if (!add_transfers(draft) || (draft->rules[RULE_OFFLOAD] && !add_offloads(draft)))
         goto done;
-    result = add_gathers(&draft, &runs, &late_unit);
+    result = add_gathers(draft, &runs, late_unit);
     if (result == DRAFTED)
-        result = add_reductions(&draft, &runs, &late_unit);
-    if (result == DRAFTED && !draft.full && !add_made(&draft, &tables))
+        result = add_reductions(draft, &runs, late_unit);
+    if (result == DRAFTED && !draft->full && !add_made(draft, made))
         result = OUT_OF_MEMORY;
-    if (draft.full || draft.is_malformed)
+    if (draft->full || draft->is_malformed)
         result = MALFORMED;
-    for (int64_t task = 0; task < draft.tasks; task++)
-        key[task] = key[task] * phases + phase[rows[task * DRAFT_COLUMNS + DRAFT_OPERATION]];
-    counts[0] = draft.tasks;
-    counts[1] = draft.waits;
-    counts[2] = draft.bounded;
-    counts[3] = late_unit;
 done:
-    free(draft.first_task);
+    free(draft->first_task);
     free(runs.memory);
     return result;
 }

@@ -45,7 +45,7 @@ struct draft {
     bool full, is_malformed;
 };
 
-/* Operations that tables declare, as `bfpp_draft` takes them. */
+/* Operations that tables declare, as `bfpp_lower` takes them. */
 struct made {
     int64_t count;
     const int32_t *operation, *scope, *after, *before;
@@ -53,6 +53,20 @@ struct made {
     const int32_t *waits;
     const bool *all;
 };
+
+/* Make the tasks of a step, and what each waits for, by provisional number. Returns why it cannot
+ * be, with the unit that is gathered or reduced too late, or DRAFTED. */
+int64_t draft_tasks(
+    struct draft *draft, const struct made *made, int64_t n_waits, int64_t *late_unit);
+
+/* Columns of tasks by number, up to the block, and what each waits for. */
+struct numbered {
+    int8_t *operation;
+    int32_t *columns, *dependency;
+    int64_t *dependency_start;
+};
+
+int64_t number_tasks(struct draft *draft, const int32_t *phase, struct numbered *numbered);
 
 int64_t add_task(
     struct draft *draft, int64_t operation, int64_t rank, int64_t peer, int64_t unit,

@@ -1,6 +1,7 @@
 /* From the table of steps to the tasks of a graph: what each is, and what it waits for.
  *
- * `bfpp_draft` makes the tasks with a key instead of a number, and `bfpp_number` numbers them.
+ * Tasks are made with a key instead of a number (draft.c), and then numbered (numbering.c). With
+ * them comes all that is asked of every graph: kinds, lanes, followers.
  */
 #ifndef BFPP_LOWERING_H
 #define BFPP_LOWERING_H
@@ -22,6 +23,13 @@ enum {
     DRAFT_GRADIENT_BUFFER, DRAFT_BLOCK, DRAFT_COLUMNS
 };
 
+/* Columns of tasks by number, besides their operations. */
+enum {
+    RANK_COLUMN, PEER_COLUMN, UNIT_COLUMN, MICROBATCH_COLUMN, WEIGHT_BUFFER_COLUMN,
+    GRADIENT_BUFFER_COLUMN, PIECE_COLUMN, BLOCK_COLUMN, LANE_COLUMN, PEER_LANE_COLUMN, KIND_COLUMN,
+    TASK_COLUMNS
+};
+
 /* Settings of `Communication` that decide tasks and their order. */
 enum {
     RULE_GATHERS, RULE_GATHERS_RUNS, RULE_REDUCES_RUNS, RULE_RUN_LENGTH, RULE_WEIGHT_BUFFERS,
@@ -31,6 +39,11 @@ enum {
 /* Why copies of a unit cannot be gathered or reduced run by run: `counts` has the unit. */
 enum { DRAFTED, PREFETCH_TOO_LATE, WEIGHTS_TOO_LATE, GRADIENTS_TOO_LATE };
 
+/* What `counts` has: the unit is that of a fault, and the last says whether a pass is backward. */
+enum {
+    OF_TASKS, OF_WAITS, OF_BEGINS, OF_UNIT, OF_KINDS, OF_LANES, OF_FOLLOWERS, OF_TRAINS, COUNTS
+};
+
 /* Tables of operations:
  *
  * - `made_by` has the operation that is made so, or -1 (of those that only one can be);
@@ -38,10 +51,10 @@ enum { DRAFTED, PREFETCH_TOO_LATE, WEIGHTS_TOO_LATE, GRADIENTS_TOO_LATE };
  *   for each its `scope`; the `after` and `before` passes, by bits of their codes; and within
  *   `wait_bounds` the operations that it `waits` for, and whether for those of `all` ranks.
  */
-CORE int64_t bfpp_draft(
+CORE int64_t bfpp_lower(
     int64_t ranks, int64_t units, int64_t microbatches, int64_t steps, int64_t copies,
     int64_t most_tasks, int64_t most_edges, int64_t operations, int64_t phases, int64_t n_made,
-    int64_t n_waits,
+    int64_t n_waits, int64_t streams,
     const int32_t operation[steps], const int32_t rank[steps], const int32_t unit[steps],
     const int32_t microbatch[steps], const int32_t before_step[steps],
     const int32_t block[steps], const int32_t round_of[steps], const int64_t bounds[ranks + 1],
@@ -51,13 +64,14 @@ CORE int64_t bfpp_draft(
     const int32_t made[n_made], const int32_t scope[n_made], const int32_t after[n_made],
     const int32_t before[n_made], const int64_t wait_bounds[n_made + 1],
     const int32_t waits[n_waits], const bool all[n_waits],
-    int32_t rows[most_tasks * 8], int64_t key[most_tasks], uint32_t edges[most_edges * 2],
-    int32_t begins[steps * 2], int64_t counts[4]);
-
-CORE int64_t bfpp_number(
-    int64_t tasks, int64_t waits, int64_t n_begins, int64_t phases, const int32_t rows[tasks * 8],
-    const int64_t key[tasks], const uint32_t edges[waits * 2], int32_t begins[n_begins * 2],
-    int8_t operation[tasks], int32_t columns[tasks * 8], int64_t dependency_start[tasks + 1],
-    int32_t dependency[waits]);
+    const int32_t place[operations], const int32_t stream_of[operations],
+    const int32_t arrives_on[operations], const bool by_peer[streams],
+    const bool computes[operations], const bool backward[operations],
+    int8_t operation_of[most_tasks], int32_t columns[most_tasks * 11],
+    int64_t dependency_start[most_tasks + 1], int32_t dependency[most_edges],
+    int64_t follower_start[most_tasks + 1], int32_t follower[most_edges + 2 * most_tasks],
+    bool is_compute[most_tasks], bool is_pass[most_tasks],
+    int64_t code[most_tasks], int32_t first[most_tasks], int32_t lanes[most_tasks * 6],
+    int32_t begins[steps * 2], int64_t counts[8]);
 
 #endif
