@@ -18,8 +18,9 @@ from bfpp.api.searching import evaluated
 from bfpp.api.workers import WORTH, Workers
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.models.model import load_model
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.problem import Problem
 
 SCHEDULES = ("gpipe", "1f1b", "depth-first", "breadth-first")
 MODEL, CLUSTER, GPUS, BATCH, TOP = "bert-52b", "dgx1-v100", 64, 64, 15
@@ -43,13 +44,16 @@ def room(*names):
             return import_module(name)
         except ModuleNotFoundError:
             continue
-search = room("bfpp.sim.search.search", "bfpp.sim.search", "sim.search")
+search = room("bfpp.sim.search.enumeration", "bfpp.sim.search.search", "bfpp.sim.search", "sim.search")
 model = room("bfpp.sim.models.model", "bfpp.sim.model", "sim.model")
 cluster = room("bfpp.sim.cluster.cluster", "bfpp.sim.cluster", "sim.cluster")
 apart = room("bfpp.sim.search.evaluation", "bfpp.sim.evaluation", "sim.evaluation")
 evaluate = (apart or search).evaluate
+apart_problem = room("bfpp.sim.search.problem")
 def problem_of(name):
     trained, machine = model.load_model(name), cluster.load_cluster("{CLUSTER}")
+    if apart_problem:
+        return apart_problem.Problem(trained, machine, ({GPUS},), ({BATCH},), {SCHEDULES})
     return search.Problem(trained, machine, {GPUS}, ({BATCH},), {SCHEDULES})
 other = problem_of("{OTHER}")
 evaluate(other, search.configurations(other)[::10])
@@ -141,4 +145,4 @@ def _load(other: Problem) -> None:
 
 
 def _problem(model: str) -> Problem:
-    return Problem(load_model(model), load_cluster(CLUSTER), GPUS, (BATCH,), SCHEDULES)
+    return Problem(load_model(model), load_cluster(CLUSTER), (GPUS,), (BATCH,), SCHEDULES)

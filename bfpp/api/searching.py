@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp.api.workers import Workers
-from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules import InvalidInput
 from bfpp.sim.presets.numbers import MOST_PASSES
 from bfpp.sim.search.decision import Decision, decision
-from bfpp.sim.search.evaluation import nearest_of, nothing_can_fit
+from bfpp.sim.search.enumeration import configurations, divisors
 from bfpp.sim.search.objectives import Objective
-from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     SearchResult,
     begin,
     evaluate_all,
     evaluate_best,
-    foremost,
     most_promising_first,
+    nearest_of,
+    nothing_can_fit,
 )
-from bfpp.sim.search.search import Problem, configurations, divisors
+from bfpp.sim.search.ranking import foremost
+from bfpp.sim.search.space import Space
 from bfpp.sim.search.workers import LOCAL, as_completed
 
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
@@ -38,18 +42,18 @@ A job of SLURM is a process of its own, which waits in a queue.
 """
 
 
-def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
+def chosen_configurations(problem: Problem) -> Space:
     """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
     chosen, _, broken = _divided(problem)
-    if not chosen:
-        batches = ", ".join(map(str, problem.batches))
+    if not len(chosen):
+        gpus, batches = (", ".join(map(str, each)) for each in (problem.gpus, problem.batches))
         groups = [name for name in ("cp", "ep", "dp_replicate") if getattr(problem, name) != (1,)]
         named = ["gpus", "batch", *groups, *(["fix"] if problem.only else [])]
         options = ", ".join(f"--{name.replace('_', '-')}" for name in named)
         hints = "; ".join(untried(problem)) if "pp" in dict(problem.only) else ""
         rules = "; ".join(broken)
         raise InvalidInput(
-            f"{options}: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
+            f"{options}: {problem.model.name} cannot be divided over {gpus} GPUs "
             f"with a batch of {batches}{f': {rules}' if rules else ''}"
             f"{f'; not tried: {hints}' if hints else ''}"
         )
@@ -62,11 +66,11 @@ def broken_rules(problem: Problem) -> Counter[str]:
 
 
 @lru_cache(1)
-def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int, Counter[str]]:
+def _divided(problem: Problem) -> tuple[Space, int, Counter[str]]:
     """All valid configurations that can be simulated, how many are too large, rules broken."""
     broken = Counter[str]()
     every = configurations(problem, broken)
-    chosen = tuple(each for each in every if each.passes <= MOST_PASSES)
+    chosen = every.take(every.passes <= MOST_PASSES)
     return chosen, len(every) - len(chosen), broken
 
 
@@ -78,7 +82,7 @@ def untried(problem: Problem) -> list[str]:
 def _uneven(problem: Problem) -> Iterator[str]:
     """Pipelines over whose ranks layers do not divide evenly, if all stages are even."""
     layers, given = problem.model.layers, dict(problem.only)
-    sizes = given.get("pp", divisors(problem.gpus))
+    sizes = given.get("pp", sorted({*chain(*map(divisors, problem.gpus))}))
     uneven = [str(pp) for pp in sizes if pp <= layers and layers % pp]
     if uneven and not problem.cut:
         *others, last = uneven
@@ -94,7 +98,11 @@ def _experts(problem: Problem) -> Iterator[str]:
     experts = problem.model.experts
     if experts and problem.ep == (1,):
         routed = experts.routed
-        sizes = [str(size) for size in divisors(routed) if size > 1 and problem.gpus % size == 0]
+        sizes = [
+            str(size)
+            for size in divisors(routed)
+            if size > 1 and any(gpus % size == 0 for gpus in problem.gpus)
+        ]
         if sizes:
             yield (
                 f"expert parallelism: each device has all {routed} experts (--ep {' '.join(sizes)})"
@@ -104,7 +112,7 @@ def _experts(problem: Problem) -> Iterator[str]:
 def search(
     problem: Problem,
     workers: Workers,
-    known: Iterable[Outcome] = (),
+    known: Outcomes | None = None,
     *,
     top: int | None = None,
     every: bool = False,
@@ -114,10 +122,10 @@ def search(
     What cannot fit is left out, unless `every`; where nothing fits, the closest is simulated.
     """
     chosen, left_out, _ = _divided(problem)
-    asked = set(chosen)
-    met = [outcome for outcome in known if outcome.configuration in asked]
-    done = {outcome.configuration for outcome in met}
-    missing = [configuration for configuration in chosen if configuration not in done]
+    met, missing = known, chosen
+    if known is not None:
+        met = known.take(known.space.are_in(chosen))
+        missing = chosen.take(~chosen.are_in(known.space))
     columns = (
         TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
@@ -125,27 +133,28 @@ def search(
     if left_out:
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
-    has_results = every or bool(done)
+    has_results = every or bool(met)
     if not has_results and nothing_can_fit(problem, chosen):
-        yield SearchResult([nearest_of(problem, chosen)], Counter({TOO_LARGE: len(chosen) - 1}))
+        nearest = Outcomes.of([nearest_of(problem, chosen)])
+        yield SearchResult(nearest, Counter({TOO_LARGE: len(chosen) - 1}))
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for result in evaluated(problem, missing, workers, top, met, every=every):
-            bar.advance(job, len(result.outcomes) + result.excluded.total())
-            has_results = has_results or bool(result.outcomes)
-            yield result
+        for part in evaluated(problem, missing, workers, top, met, every=every):
+            bar.advance(job, len(part.outcomes) + part.excluded.total())
+            has_results = has_results or bool(part.outcomes)
+            yield part
     if not has_results:
-        nearest = workers.nearest.submit(nearest_of, problem, chosen).result()
-        yield SearchResult([nearest], Counter({TOO_LARGE: -1}))
+        nearest = Outcomes.of([workers.nearest.submit(nearest_of, problem, chosen).result()])
+        yield SearchResult(nearest, Counter({TOO_LARGE: -1}))
 
 
 def evaluated(
     problem: Problem,
-    chosen: Sequence[Configuration],
+    chosen: Space,
     workers: Workers,
     top: int | None = None,
-    met: Sequence[Outcome] = (),
+    met: Outcomes | None = None,
     *,
     every: bool = False,
 ) -> Iterator[SearchResult]:
@@ -154,9 +163,11 @@ def evaluated(
     Or of those that may be among the `top` best, or on the front, beside those `met` before.
     """
     draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
-    workers.expect(draws * len(chosen), draws * sum(each.passes for each in chosen))
+    workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
     if top is None:
-        chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))
+        loops = [each.loops for each in chosen.tables.boards]
+        of_boards = np.array([chosen.tables.pipelines, loops])[:, chosen.board]
+        chosen = chosen.take(np.lexsort(of_boards[::-1]))
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)
@@ -164,14 +175,14 @@ def evaluated(
     if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:
-        ahead = foremost(met, top, problem.objective) if top else ()
+        ahead = foremost(met, top, problem.objective).compact() if top and met else None
         work = [workers.submit(evaluate_best, problem, part, top, ahead) for part in pieces]
     for future in as_completed(work):
         yield future.result()
 
 
 def decided(
-    problem: Problem, best_first: Sequence[Outcome], shown: Sequence[Outcome], workers: Workers
+    problem: Problem, best_first: Outcomes, shown: Sequence[Outcome], workers: Workers
 ) -> Decision | None:
     """Explain why the best wins, on the workers that simulated it where they are local."""
 
@@ -182,9 +193,8 @@ def decided(
     return decision(problem, best_first, shown, all_of)
 
 
-def parts(chosen: Sequence[Configuration], where: str = LOCAL) -> list[list[Configuration]]:
+def parts(chosen: Space, where: str = LOCAL) -> list[Space]:
     """The pieces of work for an executor: neighbours, which share costs and graphs."""
-    at_once = PASSES_AT_ONCE[where]
-    passes = accumulate(each.passes for each in chosen)
-    pieces = groupby(zip(chosen, passes, strict=True), lambda each: each[1] // at_once)
-    return [[configuration for configuration, _ in piece] for _, piece in pieces]
+    piece = chosen.passes.cumsum() // PASSES_AT_ONCE[where]
+    begins = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(chosen)]
+    return [chosen[first:end].compact() for first, end in pairwise(begins) if end > first]

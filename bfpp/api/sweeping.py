@@ -16,9 +16,11 @@ from bfpp.sim.cluster.software_profiles import implementation_on
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer, load_model
-from bfpp.sim.search.outcomes import ranked
+from bfpp.sim.search.enumeration import configurations
+from bfpp.sim.search.outcomes import Outcomes
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import evaluate_best
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.ranking import ranked
 
 
 def sweep(
@@ -45,7 +47,7 @@ def sweep(
 def search(
     model: Transformer | str,
     cluster: Cluster | str,
-    gpus: int,
+    gpus: int | Sequence[int],
     batch: int | Sequence[int],
     *,
     schedules: Sequence[str | Schedule] = (),
@@ -60,9 +62,9 @@ def search(
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
     A record holds the values of the experiment and its prediction; `batch` is in samples,
-    and several are searched together, as are sizes of context- and expert-parallel groups,
-    precisions, what is recomputed, and choices of full sharding: `gather_per=("run", "step")`,
-    `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
+    and several are searched together, as are numbers of GPUs, sizes of context- and
+    expert-parallel groups, precisions, what is recomputed, and choices of full sharding:
+    `gather_per=("run", "step")`, `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
     The `implementation` is the cluster's, unless one is named.
     With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
@@ -78,7 +80,7 @@ def search(
     problem = Problem(
         load_model(model) if isinstance(model, str) else model,
         cluster,
-        gpus,
+        tuple(gpus) if isinstance(gpus, Sequence) else (gpus,),
         tuple(batch) if isinstance(batch, Sequence) else (batch,),
         tuple(schedules or DEFAULT_SCHEDULES),
         implementation_on(cluster, implementation),
@@ -90,15 +92,11 @@ def search(
     )
     chosen = configurations(problem)
     if workers == 1:
-        outcomes = evaluate_best(problem, chosen).outcomes
+        parts = [evaluate_best(problem, chosen).outcomes]
     else:
         with Workers(count=workers) as several:
-            outcomes = [
-                outcome
-                for result in evaluated(problem, chosen, several)
-                for outcome in result.outcomes
-            ]
-    return [outcome.record for outcome in ranked(outcomes)]
+            parts = [part.outcomes for part in evaluated(problem, chosen, several)]
+    return [outcome.record for outcome in ranked(Outcomes.joined(parts))] if parts else []
 
 
 def _record(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> dict[str, Any]:

@@ -25,11 +25,12 @@ from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
-from bfpp.sim.search.decision import Decision, without_duplicates
+from bfpp.sim.search.decision import Decision
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
-from bfpp.sim.search.outcomes import Outcome, nearest, pareto, ranked
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import TOO_LARGE
-from bfpp.sim.search.search import Problem, in_order
+from bfpp.sim.search.ranking import nearest, pareto, ranked, without_duplicates
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.terminal.interrupts import INTERRUPTED
@@ -58,11 +59,11 @@ class Tried(NamedTuple):
 class Ranking(NamedTuple):
     """All outcomes; those that fit, best first, also without duplicates; and why the best wins."""
 
-    outcomes: Sequence[Outcome]
-    best_first: Sequence[Outcome]
-    once: Sequence[Outcome]
+    outcomes: Outcomes
+    best_first: Outcomes
+    once: Outcomes
     shown: Sequence[Outcome]
-    front: set[Configuration]
+    front: Outcomes
     decision: Decision | None
 
     @property
@@ -141,22 +142,25 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     problem = replace(
         problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
     )
-    chosen = set(chosen_configurations(problem))
+    chosen = chosen_configurations(problem)
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
     assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        known = [*journal.outcomes]
-        for part in search(problem, workers, known, top=options.top, every=_keeps_all(options)):
+        known = journal.outcomes
+        for part in search(
+            problem, workers, known or None, top=options.top, every=_keeps_all(options)
+        ):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
         interrupted = True
         workers.end()
-    outcomes = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
-    outcomes.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
+    found = journal.outcomes
+    found = found.take(found.space.are_in(chosen))
+    found = found.take(found.space.places_in_order)  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    ranking = _ranked(problem, outcomes, options.top, workers)
+    ranking = _ranked(problem, found, options.top, workers)
     if options.json:
         print_json(with_assumptions(_record(problem, ranking, tried, options), assumed))
     else:
@@ -166,7 +170,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
         raise journal.failure
     if interrupted:
         return INTERRUPTED
-    return 0 if any(outcome.fits for outcome in outcomes) else NOTHING_FITS
+    return 0 if found.fits.any() else NOTHING_FITS
 
 
 def _keeps_all(options: argparse.Namespace) -> bool:
@@ -174,11 +178,9 @@ def _keeps_all(options: argparse.Namespace) -> bool:
     return options.top is None and bool(options.out or options.journal)
 
 
-def _ranked(
-    problem: Problem, outcomes: Sequence[Outcome], top: int | None, workers: Workers
-) -> Ranking:
+def _ranked(problem: Problem, outcomes: Outcomes, top: int | None, workers: Workers) -> Ranking:
     best_first = ranked(outcomes, problem.objective)
-    front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
+    front = pareto(ranked(outcomes))
     once = without_duplicates(best_first)
     shown = rows_of(once, top)
     return Ranking(outcomes, best_first, once, shown, front, decided(problem, once, shown, workers))
@@ -188,15 +190,16 @@ def _record(
     problem: Problem, ranking: Ranking, tried: Tried, options: argparse.Namespace
 ) -> dict[str, Any]:
     """The search as a JSON object; times in seconds."""
+    on_front = ranking.best_first.space.are_in(ranking.front.space)
     record = {
         "configurations": [
             {
                 **each.record,
-                "pareto": each.configuration in ranking.front,
+                "pareto": is_in_front,
                 "ties": ranking.ties.get(each.configuration),
                 **cost(each, options.price),
             }
-            for each in ranking.best_first
+            for each, is_in_front in zip(ranking.best_first, on_front.tolist(), strict=True)
         ],
         "implementation": problem.implementation.name,
         "tried": tried.all,
@@ -207,7 +210,7 @@ def _record(
         "untried": untried(problem),
         "invalid": broken_rules(problem),
     }
-    if ranking.outcomes and not ranking.best_first:
+    if len(ranking.outcomes) and not len(ranking.best_first):
         record["nearest"] = nearest(ranking.outcomes).record
     if ranking.decision:
         record["decision"] = record_of(ranking.decision)
@@ -247,21 +250,24 @@ def _print_line(text: str) -> None:
 
 def _write(problem: Problem, ranking: Ranking, options: argparse.Namespace) -> None:
     """Write the files that are asked for."""
-    if options.best and ranking.best_first:
+    if options.best and len(ranking.best_first):
         text = experiment_text(_experiment(ranking.best_first[0], problem, options))
         with options.best.written() as path:
             path.write_text(text, encoding="utf-8")
     if options.html:
         drawn = [_experiment(each, problem, options) for each in ranking.once[:TIMELINES]]
-        write_found_page(options.html, _subject(problem), ranking.once, ranking.front, drawn)
+        write_found_page(options.html, _subject(problem), ranking.once, ranking.front.space, drawn)
     if options.out:
-        kept = [*ranking.best_first, *(each for each in ranking.outcomes if not each.fits)]
-        write_table(options.out, kept, ranking.front)
+        too_large = ranking.outcomes.take(~ranking.outcomes.fits)
+        kept = Outcomes.joined([ranking.best_first, too_large])
+        write_table(options.out, kept, ranking.front.space)
 
 
 def _subject(problem: Problem) -> str:
     """The model, the GPUs and the software."""
-    where = f"{counted(problem.gpus, 'GPU')} of {problem.cluster.name}"
+    *fewer, most = problem.gpus
+    gpus = "".join(f"{each:,}, " for each in fewer) + counted(most, "GPU")
+    where = f"{gpus} of {problem.cluster.name}"
     return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
 

@@ -13,7 +13,7 @@ from bfpp.options.search import add_problem_arguments, problem_of
 from bfpp.reports.figures import add_figure, write_figure
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.search.outcomes import Outcome
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.tradeoff import TrainingCost, tradeoff
 from bfpp.sim.theory.batch import BASE_STEPS
 from bfpp.terminal.number_types import not_negative, whole_number
@@ -63,33 +63,34 @@ def run(options: argparse.Namespace) -> int:
         for part in search(problem, workers):
             for outcome in part.outcomes:
                 by_schedule[outcome.configuration.schedule.reference].append(outcome)
-    costs = {
-        name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
+    found = {
+        name: tradeoff(outcomes, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
     }
     if not any(outcome.fits for outcomes in by_schedule.values() for outcome in outcomes):
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
-    extrapolated = {each.gpus for trainings in costs.values() for each in trainings}
+    extrapolated = {each.gpus for trainings in found.values() for each in trainings}
     if missing := [f"{gpus:,}" for gpus in options.sizes if gpus not in extrapolated]:
-        reason = f"replicas of what fits on {problem.gpus} GPUs do not fill {', '.join(missing)}"
+        searched = ", ".join(map(str, problem.gpus))
+        reason = f"replicas of what fits on {searched} GPUs do not fill {', '.join(missing)}"
         raise InvalidConfiguration("sizes", reason)
     if options.json:
-        sizes = {name: [_record(each, options) for each in every] for name, every in costs.items()}
+        sizes = {name: [_record(each, options) for each in every] for name, every in found.items()}
         record = {**sizes, "schedules": sizes, "implementation": problem.implementation.name}
         print_json(with_assumptions(record, assumed))
     else:
-        _print(costs, options, problem)
+        _print(found, options, problem)
     if options.svg:
-        write_figure(options.svg, svg_charts([_chart(costs, problem.model.name)]))
+        write_figure(options.svg, svg_charts([_chart(found, problem.model.name)]))
     return 0
 
 
-def _chart(costs: dict[str, list[TrainingCost]], model: str) -> Chart:
+def _chart(found: dict[str, list[TrainingCost]], model: str) -> Chart:
     series = [
         Series(name, [each.days for each in trainings], [each.gpu_days / 1e3 for each in trainings])
-        for name, trainings in costs.items()
+        for name, trainings in found.items()
     ]
     return Chart(
         model,
@@ -107,11 +108,11 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
 
 
 def _print(
-    costs: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
+    found: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
 ) -> None:
     rows = []
     for gpus in dict.fromkeys(options.sizes):
-        for name, trainings in costs.items():
+        for name, trainings in found.items():
             for each in [each for each in trainings if each.gpus == gpus]:
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
                 degrees = each.outcome.configuration.degrees
@@ -121,7 +122,7 @@ def _print(
                     f"{each.gpu_days:,.0f}",
                     *price,
                     f"{each.batch:,.0f}",
-                    f"{degrees.pp} x {degrees.tp} x {degrees.dp * gpus // options.gpus}",
+                    f"{degrees.pp} x {degrees.tp} x {degrees.dp * gpus // degrees.devices}",
                     f"{each.outcome.model_tflops_per_gpu:.1f}",
                 )
                 rows.append((f"{gpus:,}", *cells))

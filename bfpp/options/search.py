@@ -28,7 +28,7 @@ from bfpp.sim.experiment.reading import read_value
 from bfpp.sim.experiment.values import ALIASES, OPTIONS, of_group
 from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, Option
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
-from bfpp.sim.search.search import DIMENSIONS, Problem
+from bfpp.sim.search.problem import DIMENSIONS, Problem
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.number_types import gigabytes, whole_number
@@ -77,7 +77,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", required=True, metavar="NAME|FILE", help="a preset, or a TOML file"
     )
-    parser.add_argument("--gpus", required=True, type=whole_number, metavar="N", help="GPUs to use")
+    parser.add_argument(
+        "--gpus",
+        required=True,
+        nargs="+",
+        type=whole_number,
+        metavar="N",
+        help=f"GPUs to use{SEVERAL}",
+    )
     parser.add_argument(
         "--batch",
         required=True,
@@ -226,7 +233,7 @@ def _number_or(word: str | None) -> Callable[[str], int | None]:
 
 def problem_of(options: argparse.Namespace) -> Problem:
     """The configurations to search; raises `InvalidInput` for numbers that are too large."""
-    limits = {"--gpus": (options.gpus, MOST_DEVICES)}
+    limits = {"--gpus": (max(options.gpus), MOST_DEVICES)}
     limits["--batch"] = (max(options.batch), MOST_PASSES)
     for option, (number, most) in limits.items():
         if number > most:
@@ -243,7 +250,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
     return Problem(
         model,
         cluster,
-        options.gpus,
+        tuple(options.gpus),
         tuple(options.batch),
         implementation=implementation_on(
             cluster, options.implementation, constants.implementations

@@ -8,7 +8,7 @@ It left out what was likely to run out of memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -21,9 +21,12 @@ from bfpp.sim.cluster.software_profiles import find_implementation
 from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.validation import Measurement
 from bfpp.sim.models.model import load_model
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
-from bfpp.sim.search.outcomes import Outcome, ranked
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.ranking import ranked
+from bfpp.sim.search.space import Space
 from bfpp.sim.search.workers import as_completed, executor
 
 GPUS = 64
@@ -141,31 +144,31 @@ def best_outcomes(panel: PaperPanel) -> dict[str, dict[int, Outcome]]:
                 problem = _problem(panel, variant)
                 every = configurations(problem)
                 chosen = [each for each in every if panel.tries(method, variant, each)]
-                for part in parts(chosen):
+                for part in parts(Space.of(chosen)):
                     future = workers.submit(evaluate, problem, part)
                     method_of[future] = method.name
                     work.append(future)
-        outcomes_of: dict[str, list[Outcome]] = {method.name: [] for method in METHODS}
+        found: dict[str, list[Outcomes]] = {method.name: [] for method in METHODS}
         for future in as_completed(work):
-            outcomes_of[method_of[future]] += future.result()
-    return {name: _best(outcomes) for name, outcomes in outcomes_of.items()}
+            found[method_of[future]].append(future.result())
+    return {name: _best(every) for name, every in found.items()}
 
 
 def _problem(panel: PaperPanel, variant: Variant) -> Problem:
     return Problem(
         load_model(panel.model),
         load_cluster(panel.cluster),
-        GPUS,
+        (GPUS,),
         panel.batches,
         (variant.schedule,),
         find_implementation(variant.implementation),
     )
 
 
-def _best(outcomes: Iterable[Outcome]) -> dict[int, Outcome]:
+def _best(found: Sequence[Outcomes]) -> dict[int, Outcome]:
     best: dict[int, Outcome] = {}
-    usable = (outcome for outcome in outcomes if outcome.memory_largest_gb <= USABLE_GB)
-    for outcome in ranked(usable):
+    outcomes = Outcomes.joined(found)
+    for outcome in ranked(outcomes.take(outcomes.memory_largest_gb <= USABLE_GB)):
         best.setdefault(outcome.configuration.batch, outcome)
     return dict(sorted(best.items()))
 

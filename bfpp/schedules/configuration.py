@@ -62,7 +62,7 @@ class Configuration:
     @cached_property
     def layout(self) -> Layout:
         """Stages on ranks."""
-        return _layout(
+        return layout_of(
             self.schedule, self.degrees.pp, self.microbatches, self.loops, self.units_per_stage
         )
 
@@ -84,7 +84,7 @@ class Configuration:
 
 
 @lru_cache(LAYOUTS)
-def _layout(
+def layout_of(
     schedule: Schedule,
     pp: int,
     microbatches: int,

@@ -39,8 +39,9 @@ from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.simumax import read_system
 from bfpp.sim.models.model import load_model
 from bfpp.sim.presets.files import PRESETS
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.problem import Problem
 from bfpp.terminal import number_types
 from bfpp.terminal.error_lines import refusing
 from bfpp.traces.formats.chakra import chakra_files, read_chakra
@@ -216,7 +217,7 @@ def _explain_job(table: OperationTable) -> object:
 
 def _problem() -> Problem:
     model = replace(load_model("bert-6.6b"), layers=4, name="small")
-    return Problem(model, load_cluster("dgx1-v100"), 2, (2,), ("gpipe", "1f1b"))
+    return Problem(model, load_cluster("dgx1-v100"), (2,), (2,), ("gpipe", "1f1b"))
 
 
 PROBLEM = _problem()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bfpp.paper.best import GPUS, METHODS, PANELS, PaperPanel, best_outcomes
+from bfpp.paper.best import METHODS, PANELS, PaperPanel, best_outcomes
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Claim, Folder, ItemOutput
 from bfpp.sim.search.tradeoff import TrainingCost, tradeoff
@@ -21,7 +21,7 @@ def trainings(panel: PaperPanel) -> dict[str, list[TrainingCost]]:
     """By method, the training that ends first on each size of the cluster."""
     best = best_outcomes(panel)
     return {
-        method.name: tradeoff(best[method.name].values(), GPUS, SIZES, panel.critical_batch)
+        method.name: tradeoff(best[method.name].values(), SIZES, panel.critical_batch)
         for method in METHODS
     }
 

@@ -24,10 +24,13 @@ from bfpp.sim.cluster.software_profiles import CURRENT
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.uncertainty import QUANTILE, constants_changes
 from bfpp.sim.models.model import load_model
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluation_of
-from bfpp.sim.search.outcomes import Outcome, ranked
+from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import evaluate_best, most_promising_first
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.ranking import ranked
+from bfpp.sim.search.space import Setting, Space
 from bfpp.sim.search.workers import as_completed, executor
 
 MOST_SAMPLES, MOST_RANKS, MOST_LOOPS, LEAST_TP = 2, 35, 21, 4
@@ -129,7 +132,7 @@ def _work(scenario: Scenario) -> Iterable[tuple[Key, Method, Variant, Problem]]:
                 problem = Problem(
                     model,
                     cluster,
-                    scenario.gpus,
+                    (scenario.gpus,),
                     (round(batch * scenario.gpus),),
                     (variant.schedule,),
                     CURRENT,
@@ -145,11 +148,13 @@ def search(problem: Problem, variant: Variant, has_pipeline: bool) -> Fastest | 
         for each in configurations(problem)
         if variant.allows(each) and (each.degrees.pp > 1) == has_pipeline and _is_tried(each)
     ]
-    best = ranked(evaluate_best(problem, most_promising_first(problem, chosen), 1).outcomes)
-    if not best:
+    best = ranked(
+        evaluate_best(problem, most_promising_first(problem, Space.of(chosen)), 1).outcomes
+    )
+    if not len(best):
         return None
     known, configuration = evaluation_of(problem), best[0].configuration
-    physical, graph = known.physical(configuration), known.graph_of(configuration)
+    physical, graph = known.physical(Setting.of(configuration)), known.graph_of(configuration)
     return Fastest(best[0], constants_changes(simulate(graph, physical), physical, QUANTILE))
 
 

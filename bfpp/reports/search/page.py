@@ -8,9 +8,9 @@ from typing import Any
 
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import predict
-from bfpp.schedules import Configuration
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.search.outcomes import Outcome
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.space import Space
 from bfpp.terminal.outputs import Output
 from bfpp.terminal.printing import counted
 from bfpp.traces.page.html import contents, document
@@ -30,18 +30,23 @@ FILTERS = (
 def write_found_page(
     page: Output,
     title: str,
-    best_first: Sequence[Outcome],
-    front: set[Configuration],
+    best_first: Outcomes,
+    front: Space,
     drawn: Sequence[Experiment],
 ) -> None:
     """Write what fits, and the timelines of the experiments `drawn`."""
     predictions = [replace(predict(each), with_interval=False) for each in drawn]
-    lead = f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if best_first else ""
+    lead = (
+        f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if len(best_first) else ""
+    )
     results = {
         "x": "GiB on the largest rank",
         "y": "samples per second",
         "filters": FILTERS,
-        "rows": [_row(each, each.configuration in front) for each in best_first],
+        "rows": [
+            _row(*each)
+            for each in zip(best_first, best_first.space.are_in(front).tolist(), strict=True)
+        ],
     }
     content = contents([panel_of(each, GAINS) for each in predictions], title, lead)
     with page.written() as path:

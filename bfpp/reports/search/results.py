@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.families.registry import ORDERS
 from bfpp.schedules.formats.python_file import MARK, file_of, with_imported
 from bfpp.schedules.reading import read_file
 from bfpp.sim.cluster.software_profiles import FITTED
 from bfpp.sim.search.objectives import Objective
-from bfpp.sim.search.outcomes import Outcome, outcome_of
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.outcomes import Outcome, Outcomes, outcome_of
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.space import Space
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.terminal.outputs import Output
@@ -39,7 +39,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None, problem: Problem) -> None:
-        self.outcomes: list[Outcome] = []
+        self._parts: list[Outcomes] = []
         self.failure: InvalidInput | None = None
         self._path = path
         self._content_of = cache(_content_of)
@@ -47,7 +47,7 @@ class Journal:
             self._content_of(schedule.reference)  # as the search takes it: it may change later
         subject = json.dumps(
             {
-                "format": "bfpp search journal 9",
+                "format": "bfpp search journal 10",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {
@@ -65,10 +65,15 @@ class Journal:
         else:
             path.write_text(subject + "\n", encoding="utf-8")
 
+    @property
+    def outcomes(self) -> Outcomes:
+        """All outcomes that are known."""
+        return Outcomes.joined(self._parts) if self._parts else Outcomes.of([])
+
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Keep some more outcomes."""
-        new = list(outcomes)
-        self.outcomes += new
+        new = Outcomes.of(outcomes)
+        self._parts += [new] if len(new) else []
         if self._path and not self.failure:
             try:
                 with blaming("--journal"), self._path.open("a", encoding="utf-8") as file:
@@ -90,12 +95,13 @@ class Journal:
             rows = [json.loads(line) for line in lines]
             # Code runs that the search names, not what a journal does.
             own = {schedule.reference for schedule in problem.rules}
-            self.outcomes = [
+            known = [
                 outcome_of(row)
                 for row in rows
                 if (row["schedule"] in own or MARK not in row["schedule"])
                 and row[CONTENT] == self._content_of(row["schedule"])
             ]
+            self._parts = [Outcomes.of(known)] if known else []
         except InvalidConfiguration:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -113,36 +119,29 @@ def _content_of(reference: str) -> list[str]:
     return [sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
-def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:
-    """Write outcomes, one a row, in the format of the file's name."""
-    rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
-    columns = dict.fromkeys(chain.from_iterable(rows))  # some are of one schedule's parameters
+def write_table(table: Output, outcomes: Outcomes, front: Space) -> None:
+    """Write outcomes, one a row, in the format of the file's name; some are on the front."""
+    columns = outcomes.columns(pareto=outcomes.space.are_in(front))
     with table.written() as path:
-        WRITERS[table.format](path, [columns | row for row in rows])
+        WRITERS[table.format](path, columns)
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with a column for each number of a table inside it."""
-    parts = {name: value for name, value in row.items() if isinstance(value, dict)}
-    inner = {f"{name}.{key}": number for name in parts for key, number in parts[name].items()}
-    return {name: value for name, value in row.items() if name not in parts} | inner
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(each.tolist() for each in columns.values()), strict=True))
 
 
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    from pyarrow import Table
+def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow
     from pyarrow.parquet import write_table as write
 
-    write(Table.from_pylist(rows).replace_schema_metadata({"generator": "bfpp search"}), path)
+    table = pyarrow.table({name: pyarrow.array(each.tolist()) for name, each in columns.items()})
+    write(table.replace_schema_metadata({"generator": "bfpp search"}), path)
 
 
-WRITERS: dict[FileFormat, Callable[[Path, list[dict[str, Any]]], None]] = {
+WRITERS: dict[FileFormat, Callable[[Path, Mapping[str, Any]], None]] = {
     FOUND_CSV: _write_csv,
     FOUND_PARQUET: _write_parquet,
 }

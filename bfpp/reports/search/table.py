@@ -10,7 +10,8 @@ from bfpp.schedules.families.depth_first import DepthFirst
 from bfpp.schedules.families.registry import referred_parameters
 from bfpp.schedules.settings.sharding import FULLY_SHARDED
 from bfpp.sim.search.objectives import Jitter
-from bfpp.sim.search.outcomes import Outcome, nearest, pareto, ranked
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.ranking import nearest, pareto, ranked
 from bfpp.terminal.printing import print_table
 from bfpp.traces.timeline.units import in_words
 
@@ -25,7 +26,7 @@ COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
 SPEED = ("MFU", "TFLOP/s", "GiB", "")
 
 
-def rows_of(best_first: Sequence[Outcome], top: int | None) -> list[Outcome]:
+def rows_of(best_first: Outcomes, top: int | None) -> list[Outcome]:
     """The rows of a ranking that are shown: the `top` best and the Pareto front."""
     best = list(best_first[: min(top or SHOWN, SHOWN)])
     return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
@@ -33,14 +34,14 @@ def rows_of(best_first: Sequence[Outcome], top: int | None) -> list[Outcome]:
 
 def print_found(
     title: str,
-    outcomes: Sequence[Outcome],
+    outcomes: Outcomes,
     shown: Sequence[Outcome],
     ties: Mapping[Configuration, bool],
     jitter: Jitter,
 ) -> None:
     """The rows that are shown; where nothing fits, the closest."""
-    front = pareto(ranked(shown), APART)
-    if outcomes and not shown:
+    front = list(pareto(ranked(Outcomes.of(shown)), APART))
+    if len(outcomes) and not shown:
         closest = nearest(outcomes)
         shown = [closest]
         is_limited = closest.memory_reserved_gb - closest.missing_gb < closest.device_memory_gb

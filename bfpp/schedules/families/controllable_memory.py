@@ -21,20 +21,17 @@ sail-sg/zero-bubble-pipeline-parallelism; `tests/golden/published_schedules.csv`
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from bisect import insort
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
 
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.orders.steps import (
-    OnVee,
-    Repetition,
-    Step,
-    backward_input,
-    backward_weight,
-    forward,
-)
+from bfpp.schedules.operations.operations import Operation
+from bfpp.schedules.orders.steps import STEP, OnVee, Order, Repetition
 
 PERIOD = 6
 """Slots from one micro-batch to the next: the passes of two stages, forward and in two halves."""
@@ -44,6 +41,11 @@ FORWARD_DOWN, FORWARD_UP, INPUT_DOWN, INPUT_UP, WEIGHT = range(5)
 
 Forward passes end where they began, so backward ones go as they.
 """
+
+OPERATION_OF_LEG = (
+    Operation.FORWARD, Operation.FORWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_INPUT,
+    Operation.BACKWARD_WEIGHT,
+)  # fmt: skip
 
 FORWARDS, INPUTS = (FORWARD_DOWN, FORWARD_UP), (INPUT_DOWN, INPUT_UP)
 
@@ -65,21 +67,11 @@ class _ControllableMemory(OnVee):
         """Every micro-batch."""
         return Repetition(1, 1 + layout.pp)
 
-    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+    def orders(self, layout: Layout) -> list[Order]:
         """All in the order of their slots; weight halves in the order of the input halves."""
+        self.require(layout)
         block = tuple(self.block(layout.pp, each) for each in range(layout.pp))
-        slots = _slots(block, layout.microbatches)[rank]
-        down, up = layout.stages_of(rank)
-        weights: deque[Step] = deque()
-        for leg, microbatch in sorted(slots, key=slots.__getitem__):
-            stage = down if leg in (FORWARD_DOWN, INPUT_UP) else up
-            if leg == WEIGHT:
-                yield weights.popleft()
-            elif leg in FORWARDS:
-                yield forward(stage, microbatch)
-            else:
-                yield backward_input(stage, microbatch)
-                weights.append(backward_weight(stage, microbatch))
+        return list(_orders(block, layout.microbatches))
 
 
 class VHalf(_ControllableMemory):
@@ -108,7 +100,29 @@ class VMin(_ControllableMemory):
         return rank, 2 * ranks - rank - 1, back + rank, back + 2 * ranks - rank - 1
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
+def _orders(block: tuple[Legs, ...], microbatches: int) -> list[Order]:
+    """The order of each rank: the same for stages of any units."""
+    last = 2 * len(block) - 1
+    return [
+        _order((rank, last - rank), slots) for rank, slots in enumerate(_slots(block, microbatches))
+    ]
+
+
+def _order(stages: tuple[int, int], slots: Slots) -> Order:
+    """The order of a rank that holds these stages, down and up."""
+    leg, microbatch = np.array(sorted(slots, key=slots.__getitem__)).T
+    order = np.zeros(len(leg), STEP)
+    order["operation"] = np.array(OPERATION_OF_LEG)[leg]
+    order["stage"] = np.where((leg == FORWARD_DOWN) | (leg == INPUT_UP), *stages)
+    order["microbatch"] = microbatch
+    weights, inputs = leg == WEIGHT, (leg == INPUT_DOWN) | (leg == INPUT_UP)
+    for name in ("stage", "microbatch"):
+        order[name][weights] = order[name][inputs]
+    order.flags.writeable = False
+    return order
+
+
 def _slots(block: tuple[Legs, ...], microbatches: int) -> list[Slots]:
     """The slots of each rank."""
     repeated: list[Slots] = [
@@ -153,17 +167,76 @@ def _peak(slots: Slots) -> int:
     return most
 
 
+EMPTY = -1
+
+
+class _Rank:
+    """What runs in each slot of a rank, and the activations alive, while passes are moved.
+
+    Weight halves have slots of their own, or else take those that are free. `alive` is after each
+    slot, with the weight halves that wait for one. A pass that moves changes these between its
+    slots, and until a free slot makes up for it: what comes after that is as it was. So `over`,
+    the number of slots with more than `most` alive, tells of all slots and is known from a few.
+    """
+
+    def __init__(self, slots: Slots, most: int) -> None:
+        self.slots, self._most = slots, most
+        self._fills = (WEIGHT, 0) not in slots
+        self.inputs = _inputs(slots)
+        self.legs = [EMPTY] * (max(slots.values()) + len(self.inputs) + 2)
+        for (leg, _), at in slots.items():
+            self.legs[at] = leg
+        self._alive = list(accumulate(self.legs, self._after, initial=(0, 0)))
+        self._over = self._exceed(self._alive)
+
+    def _after(self, before: tuple[int, int], leg: int) -> tuple[int, int]:
+        """Activations alive and weight halves waiting after a slot, by those before it."""
+        alive, waiting = before
+        if leg in FORWARDS:
+            return alive + 1, waiting
+        if leg in INPUTS:
+            return alive, waiting + self._fills
+        if leg == WEIGHT:
+            return alive - 1, waiting
+        return (alive - 1, waiting - 1) if waiting else before
+
+    def _exceed(self, counts: Sequence[tuple[int, int]]) -> int:
+        return sum(alive > self._most for alive, _ in counts)
+
+    def moved(self, each: tuple[int, int], earlier: int) -> bool:
+        """Run a pass or a weight half in an earlier slot, if that is free and no peak too high."""
+        at, leg = self.slots[each], each[0]
+        if self.legs[earlier] != EMPTY:
+            return False
+        changed = [self._after(self._alive[earlier], leg)]
+        for slot in range(earlier + 1, len(self.legs)):
+            if slot > at and changed[-1] == self._alive[slot]:
+                break
+            own = EMPTY if slot == at else self.legs[slot]
+            changed.append(self._after(changed[-1], own))
+        window = slice(earlier + 1, earlier + 1 + len(changed))
+        over = self._over - self._exceed(self._alive[window]) + self._exceed(changed)
+        if over:
+            return False
+        self._over, self._alive[window] = over, changed
+        self.slots[each], self.legs[earlier], self.legs[at] = earlier, leg, EMPTY
+        if leg in INPUTS:
+            self.inputs.remove(at)
+            insort(self.inputs, earlier)
+        return True
+
+
 def _in_order(ranks: Sequence[Slots]) -> list[tuple[int, int, tuple[int, int]]]:
     """(slot, rank, what runs there) of all, in time."""
     return sorted((at, rank, each) for rank, of in enumerate(ranks) for each, at in of.items())
 
 
-def _ready(ranks: Sequence[Slots], rank: int, leg: int, number: int) -> int:
+def _ready(ranks: Sequence[Slots], inputs: Sequence[int], rank: int, leg: int, number: int) -> int:
     """The first slot after the same leg on the rank before, the leg before, and the last one."""
     slots = ranks[rank]
     waits = [slots[leg, number - 1]] if number else [NONE]
     if leg == WEIGHT:
-        waits.append(_inputs(slots)[number])
+        waits.append(inputs[number])
     else:
         before = rank - 1 if leg in (FORWARD_DOWN, INPUT_DOWN) else rank + 1
         waits += [ranks[before][leg, number]] if 0 <= before < len(ranks) else []
@@ -175,19 +248,15 @@ def _moved(ranks: list[Slots], most: int) -> list[Slots]:
     """All to earlier slots, but for what runs while the pipeline is full."""
     full = ranks[0][INPUT_UP, 0]
     drains = max(at for (leg, _), at in ranks[0].items() if leg == FORWARD_DOWN)
-    taken = [set(slots.values()) for slots in ranks]
+    moving = [_Rank(dict(slots), most) for slots in ranks]
+    places = [own.slots for own in moving]
     for at, rank, each in _in_order(ranks):
         if full <= at <= drains:
             continue
-        for earlier in range(_ready(ranks, rank, *each), at):
-            if earlier in taken[rank]:
-                continue
-            moved = {**ranks[rank], each: earlier}
-            if _peak(moved) <= most:
-                ranks[rank] = moved
-                taken[rank] ^= {at, earlier}
-                break
-    return ranks
+        own = moving[rank]
+        ready = _ready(places, own.inputs, rank, *each)
+        any(own.moved(each, earlier) for earlier in range(ready, at))
+    return places
 
 
 def _squeezed(ranks: list[Slots]) -> list[Slots]:
@@ -196,7 +265,7 @@ def _squeezed(ranks: list[Slots]) -> list[Slots]:
     free = [0] * len(ranks)
     for _, rank, each in _in_order(ranks):
         leg, _ = each
-        ready = 0 if leg == WEIGHT else _ready(squeezed, rank, *each)
+        ready = 0 if leg == WEIGHT else _ready(squeezed, (), rank, *each)
         squeezed[rank][each] = max(free[rank], ready)
         free[rank] = squeezed[rank][each] + 1
     return squeezed

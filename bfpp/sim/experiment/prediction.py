@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules import Layout
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.cluster.cluster import Device
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.memory.device_memory import Memories, memories_of
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
+
+Counts = npt.NDArray[np.integer]
 
 
 class StepPrediction(TypedDict):
@@ -58,29 +65,64 @@ def prediction(
     trains: bool = True,
 ) -> StepPrediction:
     """The prediction of a step that takes so long, with what its ranks hold."""
-    samples = physical.batch(layout)
-    peak = physical.cluster.device.peak_of(physical.execution.precision)
     of_model, of_hardware = physical.step_flops(layout, trains=trains)
-    first, fullest = memories.of(0), memories.fullest
+    columns = step_columns(
+        np.array([step_time]),
+        StepWork(
+            np.array([physical.batch(layout)]),
+            np.array([physical.devices(layout)]),
+            np.array([of_model]),
+            np.array([of_hardware]),
+            np.array([physical.cluster.device.peak_of(physical.execution.precision)]),
+            physical.model.sequence,
+        ),
+        Memories(*np.array(memories.fullest)[:, np.newaxis]),
+        Memories(*np.array(memories.of(0))[:, np.newaxis]),
+        physical.cluster.device,
+    )
+    parts = {title: each.item() for title, each in columns.memory_parts_gb.items()}
+    numbers = {name: each.item() for name, each in columns.numbers.items()}
+    return {**numbers, "memory_parts_gb": parts}  # type: ignore[typeddict-item]
+
+
+class StepWork(NamedTuple):
+    """What a step does, or several: samples of so many tokens on all devices, and flop of one."""
+
+    samples: Counts
+    devices: Counts
+    model_flops: Seconds
+    hardware_flops: Seconds
+    peak: Seconds
+    sequence: int
+
+
+class StepColumns(NamedTuple):
+    """Numbers of `StepPrediction`, as columns over steps."""
+
+    numbers: dict[str, Seconds]
+    memory_parts_gb: dict[str, Seconds]
+
+
+def step_columns(
+    step_time: Seconds, work: StepWork, fullest: Memories, first: Memories, device: Device
+) -> StepColumns:
+    """The predictions of steps that take so long, with their fullest and their first ranks."""
+    samples_per_second = work.samples / step_time
     reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
-    samples_per_second = samples / step_time
-    device = physical.cluster.device
-    return {
-        "tflops_per_gpu": of_hardware / step_time / 1e12,
-        "model_tflops_per_gpu": of_model / step_time / 1e12,
-        "mfu": of_model / step_time / peak,
-        "hfu": of_hardware / step_time / peak,
+    numbers = {
+        "tflops_per_gpu": work.hardware_flops / step_time / 1e12,
+        "model_tflops_per_gpu": work.model_flops / step_time / 1e12,
+        "mfu": work.model_flops / step_time / work.peak,
+        "hfu": work.hardware_flops / step_time / work.peak,
         "memory_reserved_gb": reserved,
         "memory_reserved_low_gb": low,
         "memory_reserved_high_gb": high,
         "memory_largest_gb": fullest.total_gb,
-        "memory_parts_gb": fullest.parts_gb,
-        "device_memory_gb": device.memory / GIGABYTE,
-        "missing_gb": max(reserved - device.usable_memory / GIGABYTE, 0.0),
+        "device_memory_gb": np.full(len(step_time), device.memory / GIGABYTE),
+        "missing_gb": np.maximum(reserved - device.usable_memory / GIGABYTE, 0.0),
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "samples_per_second": samples_per_second,
-        "tokens_per_second_per_gpu": (
-            samples_per_second * physical.model.sequence / physical.devices(layout)
-        ),
+        "tokens_per_second_per_gpu": samples_per_second * work.sequence / work.devices,
     }
+    return StepColumns(numbers, fullest.parts_gb)

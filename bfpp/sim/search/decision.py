@@ -16,6 +16,8 @@ from functools import partial
 from math import exp
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bfpp.schedules import Configuration, Layout
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs.physical import PhysicalCosts
@@ -30,8 +32,9 @@ from bfpp.sim.experiment.uncertainty import (
     unexplained,
 )
 from bfpp.sim.search.evaluation import evaluation_of
-from bfpp.sim.search.outcomes import Outcome
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.space import Numbered, Setting
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
 from bfpp.traces.timeline.timeline import Timeline
@@ -74,16 +77,16 @@ def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, floa
     alone = _of_mean_rank(unit_seconds(kept, layers, communicates=False), layout)
     device, precision = physical.cluster.device, physical.execution.precision
     peak = physical.model_flops(layout) / device.peak_of(precision)
-    parts = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
+    found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
     mean = Causes(timeline).mean_rank
     hidden = max(whole - mean["compute"], 0.0)  # of exchanges, in fused blocks
-    parts[PEAK], parts[RECOMPUTATION] = peak, whole - once
-    parts[COMMUNICATION] = once - alone - hidden
+    found[PEAK], found[RECOMPUTATION] = peak, whole - once
+    found[COMMUNICATION] = once - alone - hidden
     # Including what power limits and communication in parallel with compute add to passes.
-    parts[KERNELS] = mean["compute"] - sum(parts.values())
+    found[KERNELS] = mean["compute"] - sum(found.values())
     for cause in Cause:
-        parts[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
-    return parts
+        found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
+    return found
 
 
 def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
@@ -104,14 +107,15 @@ def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS)
     Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
-    step = known.timeline(configuration), known.physical(configuration)
+    step = known.timeline(configuration), known.physical(Setting.of(configuration))
     return Account(parts_of_step(*step), doubt_of(*step, ends))
 
 
 def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
     """Uncertainty of a prediction, not broken down by part."""
     known, configuration = evaluation_of(problem), outcome.configuration
-    return doubt_of(known.timeline(configuration), known.physical(configuration), ends)
+    physical = known.physical(Setting.of(configuration))
+    return doubt_of(known.timeline(configuration), physical, ends)
 
 
 class Distance(NamedTuple):
@@ -141,7 +145,7 @@ def _end(winner: Outcome, other: Outcome) -> float:
 
 
 class Rival(NamedTuple):
-    """The best of another kind, and its excess over the winner's step time, part by part.
+    """The best of another kind, and by how much it is slower than the winner, part by part.
 
     In seconds, for as many samples as a step of the winner has.
     """
@@ -165,7 +169,7 @@ class Decision(NamedTuple):
 
 def decision(
     problem: Problem,
-    best_first: Sequence[Outcome],
+    best_first: Outcomes,
     shown: Sequence[Outcome],
     all_of: Callable[[Sequence[Callable[[], Any]]], Sequence[Any]],
 ) -> Decision | None:
@@ -173,7 +177,7 @@ def decision(
 
     `all_of` calls functions, perhaps in parallel as they take long, and returns their results.
     """
-    if not best_first:
+    if not len(best_first):
         return None
     winner, *others = contenders(best_first)
     unsure = [
@@ -182,14 +186,14 @@ def decision(
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
     ends = {_end(winner, each) for each in [*others, *unsure]}
-    results = all_of(
+    found = all_of(
         [
             *(partial(account_of, problem, each, ends) for each in [winner, *others]),
             *(partial(doubt_about, problem, each, ends) for each in unsure),
         ]
     )
-    accounts: Sequence[Account] = results[: 1 + len(others)]
-    doubts: Sequence[Doubt] = results[1 + len(others) :]
+    accounts: Sequence[Account] = found[: 1 + len(others)]
+    doubts: Sequence[Doubt] = found[1 + len(others) :]
     account, *theirs = accounts
     rivals = [
         _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)
@@ -214,41 +218,19 @@ def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
     """True if two tie by their residuals alone, however well constants are known."""
     known = evaluation_of(problem)
     doubts = (
-        unexplained(known.physical(each.configuration), each.configuration.layout)
+        unexplained(known.physical(Setting.of(each.configuration)), each.configuration.layout)
         for each in (winner, other)
     )
     return distance(winner, other, *doubts).ties
 
 
-def contenders(best_first: Iterable[Outcome]) -> list[Outcome]:
+def contenders(best_first: Outcomes) -> list[Outcome]:
     """Of a ranking, the winner and the best of each of some other kinds."""
-    return _first_of_each(lambda each: kind_of(each.configuration), best_first)[: 1 + RIVALS]
-
-
-def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:
-    """A ranking with each method once.
-
-    What is the same but for its name is one, and so is, without a pipeline, what differs only in
-    the order of micro-batches.
-    """
-    return _first_of_each(_method, best_first)
-
-
-def _first_of_each(
-    key: Callable[[Outcome], object], best_first: Iterable[Outcome]
-) -> list[Outcome]:
-    first: dict[object, Outcome] = {}
-    for outcome in best_first:
-        first.setdefault(key(outcome), outcome)
-    return list(first.values())
-
-
-def _method(outcome: Outcome) -> object:
-    """Key that outcomes of one method share."""
-    of = outcome.configuration
-    divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
-    computed = of.precision, of.recompute, of.tp_overlap, of.cut, of.communication.offload
-    if of.degrees.pp == 1:
-        return divided, computed
-    predicted = outcome.step_time, outcome.memory_largest_gb
-    return divided, computed, of.communication, *(f"{each:.10e}" for each in predicted)
+    space, kinds = best_first.space, Numbered[str]()
+    graphs = list(zip(space.board.tolist(), space.communication.tolist(), strict=True))
+    kind_of_graph = {
+        graph: kinds.number(kind_of(space.tables.step(*graph))) for graph in dict.fromkeys(graphs)
+    }
+    kind = np.array([kind_of_graph[graph] for graph in graphs])
+    _, first = np.unique(kind, return_index=True)
+    return [best_first[place] for place in np.sort(first)[: 1 + RIVALS].tolist()]

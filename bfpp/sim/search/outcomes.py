@@ -1,10 +1,14 @@
-"""Predictions of configurations, and their ranking."""
+"""Predictions of configurations: as columns, and one by one as records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from itertools import chain
+from math import isnan, nan
+from typing import Any, overload
+
+import numpy as np
 
 from bfpp.schedules import (
     Communication,
@@ -14,6 +18,7 @@ from bfpp.schedules import (
     Schedule,
     find_schedule,
 )
+from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.errors import chosen
 from bfpp.schedules.layout.cut import given_cut
 from bfpp.schedules.settings.precision import Precision
@@ -21,7 +26,7 @@ from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.schedules.settings.sharding import CHOICES
 from bfpp.schedules.settings.tensor_overlap import parse_tensor_overlap
 from bfpp.sim.experiment.reading import parameter_options, require_parameters
-from bfpp.sim.search.objectives import Objective
+from bfpp.sim.search.space import Board, Places, Setting, Space
 
 
 @dataclass(frozen=True)
@@ -69,32 +74,16 @@ class Outcome:
         default.
         """
         configuration = self.configuration
-        units = configuration.units_per_stage
-        degrees, communication = configuration.degrees, configuration.communication
-        results = {name: getattr(self, name) for name in RESULTS}
+        setting = Setting.of(configuration)
         return {
-            "schedule": configuration.schedule.reference,
-            "pp": degrees.pp,
-            "loops": configuration.loops,
-            "units_per_stage": units if isinstance(units, int) else None,
-            "microbatches": configuration.microbatches,
-            **_named_parameters(configuration.schedule),
-            "sharding": str(communication.sharding),
-            **{name: getattr(communication, name) for name in COMMUNICATED},
+            **_of_board(Board.of(configuration)),
+            **_of_communication(configuration.communication),
             "implementation": self.implementation,
-            "precision": _named(configuration.precision),
-            "recompute": _named(configuration.recompute),
-            "tp_overlap": _named(configuration.tp_overlap),
-            "tp": degrees.tp,
-            "dp": degrees.dp,
-            "cp": degrees.cp,
-            "ep": degrees.ep,
-            "dp_replicate": degrees.dp_replicate,
-            "microbatch_size": configuration.microbatch_size,
+            **_of_setting(setting),
             "batch": configuration.batch,
-            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
+            "cut": _of_cut(setting),
             "fits": self.fits,
-            **results,
+            **{name: getattr(self, name) for name in RESULTS},
         }
 
     @property
@@ -106,7 +95,125 @@ class Outcome:
 RESULTS = tuple(
     field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
 )
-"""What a simulation finds."""
+"""What a simulation says."""
+
+PARTS, ROBUST = "memory_parts_gb", "robust_step_time"
+"""Results that are no number each: several, and one that few have."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Outcomes(Sequence[Outcome]):
+    """Configurations simulated, as columns: the numbers of `RESULTS`, and the parts of the memory.
+
+    Where no step time under jitter was asked for, it is not a number.
+    """
+
+    space: Space
+    implementation: str
+    numbers: Mapping[str, Seconds]
+    memory_parts_gb: Mapping[str, Seconds]
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome], implementation: str = "") -> Outcomes:
+        """These outcomes, as they come, all with one implementation."""
+        if isinstance(outcomes, Outcomes):
+            return outcomes
+        every = list(outcomes)
+        numbers = {
+            name: np.array(
+                [nan if (value := getattr(each, name)) is None else value for each in every]
+            )
+            for name in RESULTS
+            if name != PARTS
+        }
+        titles = every[0].memory_parts_gb if every else ()
+        parts = {
+            title: np.array([each.memory_parts_gb[title] for each in every]) for title in titles
+        }
+        space = Space.of(each.configuration for each in every)
+        return cls(space, every[0].implementation if every else implementation, numbers, parts)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """The outcomes of all parts, one after the other; there must be one, at least."""
+        first, *_ = parts
+        numbers, memory = (
+            {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+            for columns in (
+                [each.numbers for each in parts], [each.memory_parts_gb for each in parts],
+            )
+        )  # fmt: skip
+        return cls(
+            Space.joined([each.space for each in parts]), first.implementation, numbers, memory
+        )
+
+    def __len__(self) -> int:
+        return len(self.space)
+
+    @overload
+    def __getitem__(self, place: int) -> Outcome: ...
+    @overload
+    def __getitem__(self, place: slice) -> Outcomes: ...
+    def __getitem__(self, place: int | slice) -> Outcome | Outcomes:
+        """One outcome, or some of them."""
+        if isinstance(place, slice):
+            return self.take(np.arange(len(self))[place])
+        numbers: dict[str, Any] = {name: each.item(place) for name, each in self.numbers.items()}
+        parts = {title: each.item(place) for title, each in self.memory_parts_gb.items()}
+        numbers[ROBUST] = None if isnan(numbers[ROBUST]) else numbers[ROBUST]
+        return Outcome(self.space[place], self.implementation, **numbers, memory_parts_gb=parts)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getattr__(self, name: str) -> Seconds:
+        """A column of numbers."""
+        try:
+            return self.__dict__["numbers"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def take(self, places: Places) -> Outcomes:
+        """The outcomes at these places."""
+        return Outcomes(
+            self.space.take(places),
+            self.implementation,
+            {name: each[places] for name, each in self.numbers.items()},
+            {title: each[places] for title, each in self.memory_parts_gb.items()},
+        )
+
+    def compact(self) -> Outcomes:
+        """The same, with no more of the tables than these outcomes need."""
+        return replace(self, space=self.space.compact())
+
+    def columns(self, **further: Any) -> dict[str, Any]:
+        """The records as columns, with some further ones; then a column a part of the memory."""
+        space = self.space
+        tables = space.tables
+        robust = self.numbers[ROBUST].astype(object)
+        robust[np.isnan(self.numbers[ROBUST])] = None
+        numbers = {name: self.numbers[name] for name in RESULTS if name != PARTS}
+        return {
+            **_taken([_of_board(each) for each in tables.boards], space.board),
+            **_taken(
+                [_of_communication(each) for each in tables.communications], space.communication
+            ),
+            "implementation": np.full(len(self), self.implementation, dtype=object),
+            **_taken([_of_setting(each) for each in tables.settings], space.setting),
+            "batch": space.batch,
+            **_taken([{"cut": _of_cut(each)} for each in tables.settings], space.setting),
+            "fits": self.fits,
+            **numbers,
+            ROBUST: robust,
+            **further,
+            **{f"{PARTS}.{title}": each for title, each in self.memory_parts_gb.items()},
+        }
+
+    @property
+    def fits(self) -> Flags:
+        """Those whose memory is enough on every rank."""
+        fits: Flags = self.numbers["missing_gb"] == 0.0
+        return fits
 
 
 def require_columns(schedules: Iterable[Schedule]) -> None:
@@ -149,6 +256,47 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     return Outcome(configuration, record["implementation"], **results)
 
 
+def _of_board(board: Board) -> dict[str, Any]:
+    """The columns of a board."""
+    units = board.units_per_stage
+    return {
+        "schedule": board.schedule.reference,
+        "pp": board.pp,
+        "loops": board.loops,
+        "units_per_stage": units if isinstance(units, int) else None,
+        "microbatches": board.microbatches,
+        **_named_parameters(board.schedule),
+    }
+
+
+def _of_communication(communication: Communication) -> dict[str, Any]:
+    """The columns of a communication."""
+    return {
+        "sharding": str(communication.sharding),
+        **{name: getattr(communication, name) for name in COMMUNICATED},
+    }
+
+
+def _of_setting(setting: Setting) -> dict[str, Any]:
+    """The columns of a setting, but for the cut."""
+    degrees = setting.degrees
+    return {
+        "precision": _named(setting.precision),
+        "recompute": _named(setting.recompute),
+        "tp_overlap": _named(setting.tp_overlap),
+        "tp": degrees.tp,
+        "dp": degrees.dp,
+        "cp": degrees.cp,
+        "ep": degrees.ep,
+        "dp_replicate": degrees.dp_replicate,
+        "microbatch_size": setting.microbatch_size,
+    }
+
+
+def _of_cut(setting: Setting) -> str | None:
+    return None if setting.cut is None else ",".join(map(str, setting.cut))
+
+
 COMMUNICATED = tuple(
     each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
 )
@@ -172,42 +320,12 @@ def _communication_of(record: dict[str, Any]) -> Communication:
     return Communication(**values, hybrid=record["dp_replicate"] > 1)
 
 
-def ranked(
-    outcomes: Iterable[Outcome], objective: Objective = Objective.THROUGHPUT
-) -> list[Outcome]:
-    """Those that fit, the best first: of highest throughput, or by another objective.
-
-    By samples: what is recomputed is no throughput, and the peak depends on the precision.
-    """
-    key = KEYS[objective]
-    return sorted((outcome for outcome in outcomes if outcome.fits), key=key)
-
-
-KEYS: dict[Objective, Callable[[Outcome], tuple[float, float]]] = {
-    Objective.THROUGHPUT: lambda each: (-each.samples_per_second, each.memory_largest_gb),
-    Objective.MEMORY: lambda each: (each.memory_largest_gb, -each.samples_per_second),
-    Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
-    Objective.ROBUSTNESS: lambda each: (
-        (each.robust_step_time or each.step_time) / each.configuration.batch,
-        each.memory_largest_gb,
-    ),
-}
-"""What is least for the best, and then decides between equal ones, by objective."""
-
-
-def nearest(outcomes: Iterable[Outcome]) -> Outcome:
-    """The one that needs least memory: of those that do not fit, what comes nearest."""
-    return min(outcomes, key=lambda outcome: outcome.memory_largest_gb)
-
-
-def pareto(best_first: Iterable[Outcome], apart: float = 0.0) -> list[Outcome]:
-    """Of a ranking by throughput, those that no faster one undercuts in memory.
-
-    Each needs less than the one before by `apart`, a share of the device's memory.
-    """
-    front: list[Outcome] = []
-    for outcome in best_first:
-        least_saved = apart * outcome.device_memory_gb
-        if not front or outcome.memory_largest_gb < front[-1].memory_largest_gb - least_saved:
-            front.append(outcome)
-    return front
+def _taken(rows: Sequence[dict[str, Any]], number: Integers) -> dict[str, Any]:
+    """Columns of some rows of a table; None where a row has no such value."""
+    names = dict.fromkeys(chain.from_iterable(rows))
+    columns = {}
+    for name in names:
+        column = np.empty(len(rows), dtype=object)
+        column[:] = [row.get(name) for row in rows]
+        columns[name] = column[number]
+    return columns

@@ -7,76 +7,90 @@ that none undercuts in memory, are the same as if all were simulated.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from bfpp.schedules import Configuration
-from bfpp.sim.search.evaluation import Evaluation, evaluate, evaluation_of
+from bfpp.schedules.columns import Flags, Offsets, Seconds
+from bfpp.sim.memory.device_memory import fullest_of
+from bfpp.sim.search.bounds import bounds_of, closer_memories
+from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
-from bfpp.sim.search.outcomes import Outcome, pareto, ranked
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.ranking import cases
+from bfpp.sim.search.space import Graph, Space
 from bfpp.traces.timeline.units import GIGABYTE
 
 TOO_LARGE = "needs more memory than a device has"
 TOO_SLOW = "is slower than the best, and than another that needs no more memory"
 
 
-class Potential(NamedTuple):
-    """The most throughput that a configuration may have, and the least memory that it may need."""
-
-    throughput: float
-    memory_gb: float
-
-
 class SearchResult(NamedTuple):
     """Simulated configurations, and the number of others, by reason."""
 
-    outcomes: list[Outcome]
+    outcomes: Outcomes
     excluded: Counter[str]
 
 
-def foremost(known: Sequence[Outcome], top: int, objective: Objective) -> list[Outcome]:
-    """The best of some outcomes, and those on the front."""
-    return [*ranked(known, objective)[:top], *pareto(ranked(known))]
+class Case:
+    """The best of a number of devices and a batch size: the fastest, or smallest, and the front.
+
+    Columns of samples a second, and of memory.
+    """
+
+    def __init__(self, objective: Objective, top: int) -> None:
+        self._objective, self._top = objective, top
+        self._speed, self._needed = np.zeros((2, 0))
+
+    def add(self, speed: Seconds, needed: Seconds) -> None:
+        """Take some more that fit into account."""
+        speed, needed = np.append(self._speed, speed), np.append(self._needed, needed)
+        by_speed = np.lexsort((needed, -speed))
+        least = np.minimum.accumulate(needed[by_speed])
+        front = by_speed[np.append(True, needed[by_speed][1:] < least[:-1])]
+        merits = (needed, -speed) if self._objective is Objective.MEMORY else (-speed, needed)
+        kept = np.union1d(front, np.lexsort(merits[::-1])[: self._top])
+        self._speed, self._needed = speed[kept], needed[kept]
+
+    def exceeds(self, speed: Seconds, needed: Seconds) -> Flags:
+        """Those whose bounds are neither among the best nor on the front; jitter has no bound."""
+        if self._objective is Objective.ROBUSTNESS or len(self._speed) < self._top:
+            return np.zeros(len(speed), dtype=bool)
+        faster: Flags = self._speed > speed[:, np.newaxis]
+        smaller: Flags = self._needed < needed[:, np.newaxis]
+        passed = smaller if self._objective is Objective.MEMORY else faster
+        undercut = faster & (self._needed <= needed[:, np.newaxis])
+        found: Flags = undercut.any(axis=1) & (passed.sum(axis=1) >= self._top)
+        return found
 
 
 class Best:
-    """The fastest so far, and the front of those that need least memory."""
+    """The best of each case, so far."""
 
     def __init__(self, problem: Problem, top: int) -> None:
-        self._objective = problem.objective
-        self._top = top
-        self._fitting: dict[Configuration, Outcome] = {}
+        self._cases = defaultdict[tuple[int, int], Case](lambda: Case(problem.objective, top))
 
-    def add(self, outcome: Outcome) -> None:
-        """Take one more into account."""
-        if outcome.fits:
-            kept = foremost([*self._fitting.values(), outcome], self._top, self._objective)
-            self._fitting = {each.configuration: each for each in kept}
+    def add(self, space: Space, speed: Seconds, needed: Seconds) -> None:
+        """Take some more that fit into account."""
+        for case, places in cases(space):
+            self._cases[case].add(speed[places], needed[places])
 
-    def exceeds(self, bound: Potential) -> bool:
-        """True if a configuration with that bound is neither among the best nor on the front."""
-        passed = sum(self._passes(each, bound) for each in self._fitting.values())
-        return passed >= self._top and any(
-            each.samples_per_second > bound.throughput and each.memory_largest_gb <= bound.memory_gb
-            for each in self._fitting.values()
-        )
-
-    def _passes(self, known: Outcome, bound: Potential) -> bool:
-        """True if an outcome is better than anything within the bound; jitter has no bound."""
-        if self._objective is Objective.ROBUSTNESS:
-            return False
-        if self._objective is Objective.MEMORY:
-            return known.memory_largest_gb < bound.memory_gb
-        return known.samples_per_second > bound.throughput
+    def exceeds(self, space: Space, speed: Seconds, needed: Seconds) -> Flags:
+        """Those whose bounds are not among what is wanted of their case."""
+        found = np.zeros(len(space), dtype=bool)
+        for case, places in cases(space):
+            found[places] = self._cases[case].exceeds(speed[places], needed[places])
+        return found
 
 
 _best = lru_cache(1)(Best)
-"""What a worker has found so far."""
+"""The best so far of a worker."""
 
 
 def begin() -> None:
@@ -93,50 +107,105 @@ def evaluate_best(
     problem: Problem,
     chosen: Iterable[Configuration],
     top: int | None = None,
-    met: Iterable[Outcome] = (),
+    met: Outcomes | None = None,
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
     Where it is said how many are asked for, those that may be among the best, or on the front, also
     of those that were `met` before.
     """
-    known, best = evaluation_of(problem), None if top is None else _best(problem, top)
-    if best:
-        for each in met:
-            best.add(each)
-    result = SearchResult([], Counter())
-    for configuration in chosen:
-        if reason := _excluded(known, best, configuration, problem):
-            result.excluded[reason] += 1
-            continue
-        outcome = known.outcome(configuration)
-        if best:
-            best.add(outcome)
-        result.outcomes.append(outcome)
-    return result
+    best = None if top is None else _best(problem, top)
+    if best and met is not None:
+        fitting = met.take(met.fits)
+        best.add(fitting.space, fitting.samples_per_second, fitting.memory_largest_gb)
+    return _Pruned(evaluation_of(problem), Space.of(chosen), best).result()
 
 
-def _excluded(
-    known: Evaluation, best: Best | None, configuration: Configuration, problem: Problem
-) -> str | None:
-    """Why a configuration need not be simulated, by bounds that get closer."""
-    device = problem.cluster.device.usable_memory / GIGABYTE
-    throughput = known.most_samples_per_second(configuration) if best else inf
-    for least in known.least_memories(configuration):
-        if least.reserved_gb > device:
-            return TOO_LARGE
-        if best and best.exceeds(Potential(throughput, least.total_gb)):
-            return TOO_SLOW
-    return None
+class _Pruned:
+    """A search that leaves out what it can, graph by graph."""
+
+    def __init__(self, known: Evaluation, space: Space, best: Best | None) -> None:
+        self._known, self._space, self._best = known, space, best
+        self._bounds = bounds_of(known, space)
+        self._device = known.problem.cluster.device.usable_memory / GIGABYTE
+        self._excluded = Counter[str]()
+
+    def result(self) -> SearchResult:
+        """What was simulated, and why the rest was not."""
+        known, places, predicted = self._known, [np.zeros(0, dtype=np.int64)], []
+        for graph in self._space.graphs():
+            left = self._left(graph)
+            if not len(left):
+                continue
+            some = self._space.take(left)
+            predicted.append(known.predicted(graph.step, map(known.physical, some.settings)))
+            places.append(left)
+            if self._best:
+                speed, needed = some.batch / predicted[-1].seconds, predicted[-1].memory_gb
+                self._best.add(some, speed, needed)
+        simulated = self._space.take(np.concatenate(places))
+        return SearchResult(
+            known.outcomes_of(simulated, Predicted.joined(predicted)), self._excluded
+        )
+
+    def _left(self, graph: Graph) -> Offsets:
+        """The places that have to be simulated, by bounds that get closer."""
+        places = np.arange(graph.places.start, graph.places.stop)
+        left = self._within(places, *(each[graph.places] for each in self._bounds[1:]))
+        for memories in closer_memories(self._known, graph.step):
+            if not len(left):
+                break
+            physicals = map(self._known.physical, self._space.take(left).settings)
+            needed = fullest_of([memories(physical) for physical in physicals])
+            left = self._within(left, needed.total_gb, needed.reserved_gb)
+        return left
+
+    def _within(self, places: Offsets, memory_gb: Seconds, reserved_gb: Seconds) -> Offsets:
+        """Those that may fit and be wanted, if they need this memory at least."""
+        fits = reserved_gb <= self._device
+        self._exclude(TOO_LARGE, fits)
+        places, memory_gb = places[fits], memory_gb[fits]
+        if self._best is None:
+            return places
+        speed = self._bounds.throughput[places]
+        wanted = ~self._best.exceeds(self._space.take(places), speed, memory_gb)
+        self._exclude(TOO_SLOW, wanted)
+        return places[wanted]
+
+    def _exclude(self, reason: str, kept: Flags) -> None:
+        if left_out := len(kept) - int(np.count_nonzero(kept)):
+            self._excluded[reason] += left_out
 
 
-def most_promising_first(problem: Problem, chosen: Sequence[Configuration]) -> list[Configuration]:
+def most_promising_first(problem: Problem, chosen: Space) -> Space:
     """By the most throughput that configurations may have; those with one graph together."""
-    known = evaluation_of(problem)
-    groups = [list(group) for _, group in groupby(chosen, key=_graph_of)]
-    groups.sort(key=lambda group: -max(map(known.most_samples_per_second, group)))
-    return [configuration for group in groups for configuration in group]
+    throughput = bounds_of(evaluation_of(problem), chosen).throughput
+    graphs = [graph.places for graph in chosen.graphs()]
+    if not graphs:
+        return chosen
+    begins = np.array([each.start for each in graphs])
+    order = np.argsort(-np.maximum.reduceat(throughput, begins), kind="stable")
+    places = [np.arange(graphs[each].start, graphs[each].stop) for each in order.tolist()]
+    return chosen.take(np.concatenate(places))
 
 
-def _graph_of(configuration: Configuration) -> tuple[object, ...]:
-    return configuration.schedule, configuration.layout, configuration.communication
+def nothing_can_fit(problem: Problem, chosen: Space) -> bool:
+    """True if each configuration needs more than a device has, however it is scheduled."""
+    reserved_gb = bounds_of(evaluation_of(problem), chosen).reserved_gb
+    return bool((reserved_gb > problem.cluster.device.usable_memory / GIGABYTE).all())
+
+
+def nearest_of(problem: Problem, chosen: Space) -> Outcome:
+    """The prediction of the configuration that needs least memory, which is known before it."""
+    known, smallest = evaluation_of(problem), inf
+    least = bounds_of(known, chosen).memory_gb
+    nearest = 0
+    for place in np.argsort(least, kind="stable").tolist():
+        if least[place] > smallest:
+            break
+        [step] = (graph.step for graph in chosen[place : place + 1].graphs())
+        [physical] = map(known.physical, chosen[place : place + 1].settings)
+        needed = known.memories(step, physical).fullest.total_gb
+        if needed < smallest:
+            smallest, nearest = needed, place
+    return known.outcome(chosen[nearest])

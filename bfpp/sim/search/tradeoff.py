@@ -35,21 +35,17 @@ class TrainingCost:
         return self.gpu_days * 24 * per_gpu_hour
 
 
-def training(
-    outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float
-) -> TrainingCost:
-    """The training that an outcome on `searched_gpus` makes on `gpus`."""
-    batch = outcome.configuration.batch * gpus / searched_gpus
+def training(outcome: Outcome, gpus: int, critical_batch: float) -> TrainingCost:
+    """The training that an outcome makes on `gpus`."""
+    searched = outcome.configuration.degrees.devices
+    batch = outcome.configuration.batch * gpus / searched
     seconds = training_samples(batch, critical_batch) / outcome.samples_per_second
-    gpu_days = seconds * searched_gpus / SECONDS_A_DAY
+    gpu_days = seconds * searched / SECONDS_A_DAY
     return TrainingCost(gpus, batch, gpu_days / gpus, gpu_days, outcome)
 
 
 def tradeoff(
-    outcomes: Iterable[Outcome],
-    searched_gpus: int,
-    sizes: Sequence[int],
-    critical_batch: float,
+    outcomes: Iterable[Outcome], sizes: Sequence[int], critical_batch: float
 ) -> list[TrainingCost]:
     """For each size of the cluster, the training that ends first (and so costs least).
 
@@ -57,11 +53,13 @@ def tradeoff(
     """
     fitting = [outcome for outcome in outcomes if outcome.fits]
     every = (
-        [
-            training(each, searched_gpus, gpus, critical_batch)
-            for each in fitting
-            if gpus * each.configuration.degrees.dp % searched_gpus == 0
-        ]
+        [training(each, gpus, critical_batch) for each in fitting if _fills(each, gpus)]
         for gpus in sizes
     )
     return [min(some, key=lambda candidate: candidate.gpu_days) for some in every if some]
+
+
+def _fills(outcome: Outcome, gpus: int) -> bool:
+    """True if whole replicas fill so many devices."""
+    degrees = outcome.configuration.degrees
+    return gpus * degrees.dp % degrees.devices == 0

@@ -33,7 +33,8 @@ from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.models.model import load_model
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.enumeration import configurations
+from bfpp.sim.search.problem import Problem
 from bfpp.traces.timeline.metrics import bubble
 from tests.helpers.mutations import changed, find
 from tests.helpers.small_models import chain
@@ -289,7 +290,7 @@ def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
 def test_the_search_leaves_out_what_copies_cannot_do() -> None:
     """Odd numbers of ranks, and single micro-batches."""
     model, cluster = load_model("bert-6.6b"), load_cluster("dgx1-v100")
-    found = configurations(Problem(model, cluster, 8, (4,), ("chimera",)))
+    found = configurations(Problem(model, cluster, (8,), (4,), ("chimera",)))
     assert found
     for configuration in found:
         assert configuration.degrees.pp % 2 == 0

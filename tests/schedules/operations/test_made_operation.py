@@ -38,7 +38,7 @@ from bfpp.sim.costs.prices import PRICES
 from bfpp.sim.engines.engines import ENGINES, simulate
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search.evaluation import Evaluation
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.problem import Problem
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import LOOKS, Cause
 from bfpp.traces.figures.terminal import text
@@ -128,7 +128,7 @@ def test_they_are_simulated(added: ModuleType, engine: str) -> None:
 
 
 def test_they_are_searched_with(added: ModuleType) -> None:
-    problem = Problem(load_model("bert-6.6b"), load_cluster("dgx1-v100"), 8, (16,), ("1f1b",))
+    problem = Problem(load_model("bert-6.6b"), load_cluster("dgx1-v100"), (8,), (16,), ("1f1b",))
     configuration = Configuration(find_schedule("1f1b"), Degrees(pp=4, dp=2), 8)
     evaluation = Evaluation(problem)
     assert of(evaluation.graph_of(configuration), added.CHECK)

@@ -29,9 +29,10 @@ from bfpp.sim.experiment.communication_bounds import bounds
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.memory.device_memory import rank_memories
 from bfpp.sim.models.model import load_model
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.outcomes import outcome_of
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.problem import Problem
 
 LLAMA = load_model("llama3-8b")
 H100 = load_cluster("dgx-h100")
@@ -192,7 +193,7 @@ def test_an_experiment_file_and_a_measured_table_name_it() -> None:
 
 
 def test_a_search_tries_it_where_something_is_sharded() -> None:
-    problem = Problem(LLAMA, H100, 16, (32,), ("1f1b",), CURRENT, dp_replicate=(1, 2))
+    problem = Problem(LLAMA, H100, (16,), (32,), ("1f1b",), CURRENT, dp_replicate=(1, 2))
     found = configurations(problem)
     groups = {(each.degrees.dp_replicate, str(each.communication.sharding)) for each in found}
     assert groups == {(1, "none"), (1, "partial"), (1, "full"), (2, "partial"), (2, "full")}

@@ -36,9 +36,10 @@ from bfpp.sim.memory.host_memory import host_memory, node_memory
 from bfpp.sim.memory.memory_over_time import memory_over_time
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search.decision import kind_of
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.outcomes import outcome_of
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.problem import Problem
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
 from bfpp.traces.formats.timeline_json import read_timeline, write_timeline
@@ -332,12 +333,14 @@ def test_a_cluster_without_a_host_link_is_refused():
     with pytest.raises(InvalidConfiguration, match=unknown):
         simulate(unsaid.graph(), unsaid.costs)
     with pytest.raises(InvalidConfiguration, match=unknown):
-        Problem(load_model("llama3-8b"), unsaid.cluster, 8, (8,), ("1f1b",), offload=("selective",))
+        Problem(
+            load_model("llama3-8b"), unsaid.cluster, (8,), (8,), ("1f1b",), offload=("selective",)
+        )
 
 
 def test_a_search_offloads_where_that_is_asked_for():
     problem = Problem(
-        load_model("llama3-8b"), H100, 8, (8,), ("1f1b",), CURRENT,
+        load_model("llama3-8b"), H100, (8,), (8,), ("1f1b",), CURRENT,
         offload=(0, 1, "selective"), only=(("pp", (4,)), ("tp", (2,)), ("microbatch_size", (1,))),
     )  # fmt: skip
     found = {each.communication.offload: each for each in configurations(problem)}

@@ -26,7 +26,7 @@ from bfpp.sim.models.model import load_model
 from bfpp.sim.search import evaluation
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.objectives import Objective
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.problem import Problem
 from tests.sim.search.test_evaluation import require_same
 
 REPEATING = [
@@ -37,7 +37,7 @@ REPEATING = [
 PROBLEM = Problem(
     replace(load_model("llama3-8b"), layers=24),
     load_cluster("dgx-h100"),
-    16,
+    (16,),
     (64,),
     ("1f1b",),
     CURRENT,

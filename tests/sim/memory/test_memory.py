@@ -248,7 +248,8 @@ SPREAD = PhysicalCosts(
 def test_the_peak_of_activations_is_that_of_each_ranks_steps_one_by_one(graph):
     """Of layers of two kinds; with halves, blocks, slices, copies and offload.
 
-    What is offloaded may stay until as many more have been as may be unfinished.
+    What is offloaded may stay until as many more have been as may be unfinished, and beside what
+    is reloaded before the next compute step.
     """
     units = unit_activations(SPREAD, SPREAD.layers(graph.layout))
     memories = rank_memories(graph, SPREAD)
@@ -256,6 +257,7 @@ def test_the_peak_of_activations_is_that_of_each_ranks_steps_one_by_one(graph):
         saved = halves = needed = 0.0
         peaks: list[float] = []
         leaving: list[tuple[int, int] | None] = []
+        gone: tuple[int, int] | None = None
         for task in map(graph.task, graph.rank_tasks.of(rank).tolist()):
             unit, is_second = task.unit, task.block not in (NONE, task.number)
             cell = unit, task.microbatch
@@ -263,12 +265,18 @@ def test_the_peak_of_activations_is_that_of_each_ranks_steps_one_by_one(graph):
                 leaving.append(cell)
                 if len(leaving) > graph.communication.offload_ahead and (left := leaving.pop(0)):
                     saved -= units.saved[left[0]]
+                    gone = left
             elif task.operation is Operation.RELOAD and cell in leaving:
                 leaving[leaving.index(cell)] = None  # it never counts as gone
             elif task.operation is Operation.RELOAD:
                 saved += units.saved[unit]
+            if task.operation is Operation.RELOAD and cell == gone:
+                gone = None
             if task.operation not in compute_steps():
                 continue
+            if gone:
+                peaks.append(saved + max(halves, 0.0) + units.saved[gone[0]])
+                gone = None
             saved += units.saved[unit] * (task.operation in writers(SAVED))
             halves += units.halved[unit] * (task.operation in writers(HALVED))
             block, needed = needed if is_second else 0.0, units.transient[unit]

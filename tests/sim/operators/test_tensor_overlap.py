@@ -12,7 +12,8 @@ from bfpp.schedules.settings.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.operators.operators import Collective, Overlapped, Way
 from bfpp.sim.operators.tensor_overlap import CHUNKS, Gemm, exposed_seconds
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.enumeration import configurations
+from bfpp.sim.search.problem import Problem
 
 ALL_FREE = 10**12
 """Multiprocessors of which communication takes no share that matters."""
@@ -98,7 +99,7 @@ def test_all_reduces_are_not_overlapped_in_chunks(bfpp):
 def test_it_is_searched_where_there_is_something_to_overlap():
     physical = DENSE.changed(model="llama3-8b", layers=4).require_physical()
     problem = Problem(
-        physical.model, physical.cluster, 8, (8,), ("1f1b",), physical.implementation,
+        physical.model, physical.cluster, (8,), (8,), ("1f1b",), physical.implementation,
         tp_overlap=("none", "chunked"),
     )  # fmt: skip
     found = configurations(problem)

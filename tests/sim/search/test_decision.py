@@ -26,22 +26,24 @@ from bfpp.sim.search.decision import (
     distance,
     kind_of,
     parts_of_step,
-    without_duplicates,
 )
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import Evaluation, evaluate
 from bfpp.sim.search.objectives import Jitter, Objective, robust_step_time
-from bfpp.sim.search.outcomes import KEYS, pareto, ranked
+from bfpp.sim.search.outcomes import Outcomes
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import evaluate_best, most_promising_first
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.ranking import KEYS, pareto, ranked, without_duplicates
+from bfpp.sim.search.space import Setting
 from bfpp.terminal.parser import Parser
 from tests.sim.experiment.test_experiment import values
 
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
 PROBLEM = Problem(
-    SMALL, load_cluster("dgx1-v100"), 8, (16,), ("gpipe", "1f1b", "depth-first", "breadth-first")
+    SMALL, load_cluster("dgx1-v100"), (8,), (16,), ("gpipe", "1f1b", "depth-first", "breadth-first")
 )
 TODAY = Problem(
-    replace(load_model("llama3-8b"), layers=4, sequence=512), load_cluster("dgx-h100"), 8, (16,),
+    replace(load_model("llama3-8b"), layers=4, sequence=512), load_cluster("dgx-h100"), (8,), (16,),
     ("1f1b", "zb-h1"), CURRENT, recompute=("none", "full"),
 )  # fmt: skip
 
@@ -55,7 +57,7 @@ def outcomes():
 def test_the_parts_of_a_step_are_all_of_it(problem):
     known = Evaluation(problem)
     for each in configurations(problem)[::17]:
-        timeline, physical = known.timeline(each), known.physical(each)
+        timeline, physical = known.timeline(each), known.physical(Setting.of(each))
         parts = parts_of_step(timeline, physical)
         assert sum(parts.values()) == pytest.approx(timeline.step_time, rel=1e-9)
         again = physical.recomputation.modules
@@ -69,12 +71,15 @@ def test_communication_inside_passes_is_told_apart():
     """Without latency, at a bandwidth without end, none is left."""
     known = Evaluation(PROBLEM)
     some = next(each for each in configurations(PROBLEM) if each.degrees.tp == 8)
-    inside = parts_of_step(known.timeline(some), known.physical(some))[COMMUNICATION]
+    inside = parts_of_step(known.timeline(some), known.physical(Setting.of(some)))[COMMUNICATION]
     assert inside > 0
     slow = replace(PROBLEM.cluster.levels[0], bandwidth=PROBLEM.cluster.levels[0].bandwidth / 2)
     slower = replace(PROBLEM.cluster, levels=(slow, *PROBLEM.cluster.levels[1:]))
     known = Evaluation(replace(PROBLEM, cluster=slower))
-    assert parts_of_step(known.timeline(some), known.physical(some))[COMMUNICATION] > inside
+    assert (
+        parts_of_step(known.timeline(some), known.physical(Setting.of(some)))[COMMUNICATION]
+        > inside
+    )
 
 
 def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
@@ -108,7 +113,7 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
         assert found.ties[each.configuration] == distance(best_first[0], each, doubt, its).ties
     assert set(found.ties.values()) == {True, False}
     assert any(each not in asked for each in shown)
-    assert decision(PROBLEM, [], [], all_of) is None
+    assert decision(PROBLEM, Outcomes.of([]), [], all_of) is None
 
 
 def test_what_both_depend_on_alike_makes_no_tie():
@@ -123,7 +128,7 @@ def test_what_both_depend_on_alike_makes_no_tie():
 
 def test_a_method_is_ranked_once(outcomes):
     best_first = ranked(outcomes)
-    once = without_duplicates(best_first)
+    once = list(without_duplicates(best_first))
     assert once == [each for each in best_first if each in once]
     assert len(once) < len(best_first)
     alone = [each.configuration for each in once if each.configuration.degrees.pp == 1]
@@ -141,21 +146,22 @@ def test_a_method_is_ranked_once(outcomes):
 
 @pytest.mark.parametrize("objective", Objective)
 def test_the_best_by_any_objective_are_found_without_the_others(objective):
-    problem = replace(PROBLEM, gpus=4, batches=(8,), objective=objective, jitter=Jitter(draws=2))
+    problem = replace(PROBLEM, gpus=(4,), batches=(8,), objective=objective, jitter=Jitter(draws=2))
     chosen = configurations(problem)
     every = ranked(evaluate(problem, chosen), objective)
-    assert [*map(KEYS[objective], every)] == sorted(map(KEYS[objective], every))
+    keys = list(zip(*(key.tolist() for key in KEYS[objective](every)), strict=True))
+    assert keys == sorted(keys)
     pruning.begin()
     found = evaluate_best(problem, most_promising_first(problem, chosen), 5)
-    keys = [KEYS[objective](each) for each in ranked(found.outcomes, objective)[:5]]
-    assert keys == [KEYS[objective](each) for each in every[:5]]
-    assert pareto(ranked(found.outcomes)) == pareto(ranked(every))
+    best = zip(*KEYS[objective](ranked(found.outcomes, objective)[:5]), strict=True)
+    assert list(best) == keys[:5]
+    assert list(pareto(ranked(found.outcomes))) == list(pareto(ranked(every)))
 
 
 def test_jitter_is_drawn_alike_each_time():
     known, some = Evaluation(PROBLEM), configurations(PROBLEM)[40]
     graph = build_graph(some.schedule, some.layout, some.communication)
-    costs = known.physical(some).costs(graph)
+    costs = known.physical(Setting.of(some)).costs(graph)
     still = robust_step_time(graph, costs, Jitter(0.0))
     assert still == pytest.approx(known.outcome(some).step_time, rel=1e-12)
     jitter = Jitter(0.1)

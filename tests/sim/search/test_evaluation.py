@@ -29,9 +29,11 @@ from bfpp.sim.experiment.prediction import predict
 from bfpp.sim.memory.device_memory import least_memories, rank_memories
 from bfpp.sim.models.model import load_model
 from bfpp.sim.operators.operators import Routing
+from bfpp.sim.search.bounds import bounds_of
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.outcomes import Outcome
-from bfpp.sim.search.search import Problem
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.space import Setting, Space
 from bfpp.traces.timeline.metrics import bubble
 from tests.helpers.strategies import configurations
 
@@ -101,7 +103,7 @@ def searches(draw: st.DrawFn) -> tuple[Problem, list[Configuration]]:
     ]
     found = [each for each in found if _can_run(each)]
     assume(found)
-    problem = Problem(model, B200, 64, (64,), (drawn.schedule.name,), CURRENT)
+    problem = Problem(model, B200, (64,), (64,), (drawn.schedule.name,), CURRENT)
     return problem, draw(st.lists(st.sampled_from(found), min_size=2, max_size=8))
 
 
@@ -152,9 +154,10 @@ def test_no_order_passes_the_bounds(searched: tuple[Problem, list[Configuration]
     """Whatever is divided: into slices, over copies, experts and contexts; and with blocks."""
     problem, chosen = searched
     known = Evaluation(problem)
-    for each in chosen:
-        assert known.outcome(each).samples_per_second <= known.most_samples_per_second(each)
-        physical, sharding = known.physical(each), each.communication.sharding
+    most = bounds_of(known, Space.of(chosen)).throughput
+    for each, samples_per_second in zip(chosen, most.tolist(), strict=True):
+        assert known.outcome(each).samples_per_second <= samples_per_second
+        physical, sharding = known.physical(Setting.of(each)), each.communication.sharding
         least = least_memories(physical, each.layout, sharding)
         needed = rank_memories(known.graph_of(each), physical)
         for bound, memory in zip(least, needed, strict=True):

@@ -24,7 +24,8 @@ from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.search.decision import Decision, Distance, Rival
 from bfpp.sim.search.objectives import Jitter
-from bfpp.sim.search.outcomes import Outcome, nearest, pareto, ranked
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.ranking import nearest, pareto, ranked
 from bfpp.sim.search.tradeoff import tradeoff, training
 from bfpp.terminal.formats import FOUND_CSV, FOUND_PARQUET
 from bfpp.terminal.outputs import Output
@@ -97,31 +98,32 @@ def test_a_training() -> None:
     So 51.6 million at 64 a second: 806,250 s on 16 GPUs, 9.3316 days. On 64 GPUs the batch is 128:
     56.4 million at 256 a second.
     """
-    small, large = (training(WINNER, 16, gpus, 1000) for gpus in (16, 64))
+    small, large = (training(WINNER, gpus, 1000) for gpus in (16, 64))
     assert (small.batch, small.days) == (32, pytest.approx(9.33159722))
     assert small.gpu_days == pytest.approx(149.305556)
     assert small.price(2.0) == pytest.approx(7166.66667)
     assert (large.batch, large.days) == (128, pytest.approx(56.4e6 / 256 / 86400))
-    assert tradeoff([*BOTH, TOO_LARGE], 16, [16, 64], 1000) == [small, large]
+    assert tradeoff([*BOTH, TOO_LARGE], [16, 64], 1000) == [small, large]
     chart = _chart({"1f1b": [small, large]}, "a model")
     assert (chart.x_title, chart.y_title) == ("training time (days)", "cost (1,000 GPU-days)")
     assert chart.series[0].y[0] == pytest.approx(0.149305556)
 
 
 def test_what_is_best() -> None:
-    assert ranked([TOO_LARGE, RIVAL, WINNER]) == BOTH
-    assert nearest([TOO_LARGE, WINNER]) == WINNER
-    assert pareto(BOTH) == BOTH
-    assert pareto(BOTH, 0.24) == BOTH
-    assert pareto(BOTH, 0.25) == [WINNER]  # 20 GiB less is no more than a quarter of 80
+    both = Outcomes.of(BOTH)
+    assert list(ranked(Outcomes.of([TOO_LARGE, RIVAL, WINNER]))) == BOTH
+    assert nearest(Outcomes.of([TOO_LARGE, WINNER])) == WINNER
+    assert list(pareto(both)) == BOTH
+    assert list(pareto(both, 0.24)) == BOTH
+    assert list(pareto(both, 0.25)) == [WINNER]  # 20 GiB less is no more than a quarter of 80
 
 
 def test_the_table_and_the_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # as wide as in files
-    print_found("Found", [*BOTH, TOO_LARGE], BOTH, DECISION.ties, Jitter())
-    print_found("Nothing", [TOO_LARGE], [], {}, Jitter())
+    print_found("Found", Outcomes.of([*BOTH, TOO_LARGE]), BOTH, DECISION.ties, Jitter())
+    print_found("Nothing", Outcomes.of([TOO_LARGE]), [], {}, Jitter())
     left_out = {"too large": 1234, "not tried": 0}
     print_decision(DECISION, left_out, STEP, cost(WINNER, 3.0), Jitter())
     require_golden("printed/search.txt", capsys.readouterr().out)
@@ -142,7 +144,7 @@ def test_the_record() -> None:
 def test_the_tables_in_files(format_: object, tmp_path: Path) -> None:
     """Each column and its values; another program reads parquet."""
     path = tmp_path / f"found{format_.suffixes[0]}"  # type: ignore[attr-defined]
-    write_table(Output("--out", path, (format_,)), BOTH, {RIVAL.configuration})  # type: ignore[arg-type]
+    write_table(Output("--out", path, (format_,)), Outcomes.of(BOTH), Outcomes.of([RIVAL]).space)  # type: ignore[arg-type]
     if format_ is FOUND_CSV:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
@@ -165,7 +167,7 @@ def test_the_table_of_a_tradeoff(
 ) -> None:
     """Of the trainings above; on four times as many GPUs there are four times as many replicas."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    found = {"1f1b": [training(WINNER, 16, gpus, 1000) for gpus in (16, 64)]}
+    found = {"1f1b": [training(WINNER, gpus, 1000) for gpus in (16, 64)]}
     problem = SimpleNamespace(
         model=SimpleNamespace(name="a model"),
         cluster=SimpleNamespace(name="a cluster"),

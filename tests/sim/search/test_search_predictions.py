@@ -18,8 +18,9 @@ from bfpp.sim.costs.step_costs import costs_alone
 from bfpp.sim.engines import simpy_engine
 from bfpp.sim.experiment.prediction import predict
 from bfpp.sim.models.model import load_model
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
-from bfpp.sim.search.search import Problem, configurations
+from bfpp.sim.search.problem import Problem
 from bfpp.traces.timeline.metrics import bubble
 
 SMALL = replace(load_model("bert-6.6b"), layers=6, name="small")
@@ -27,7 +28,7 @@ PROBLEMS = [
     Problem(
         SMALL,
         load_cluster(cluster),
-        gpus,
+        (gpus,),
         (batch,),
         tuple(schedule.name for schedule in BUILT_IN),
         find_implementation(implementation),

@@ -1,0 +1,131 @@
+"""The best of some outcomes, the front of speed against memory, and what comes nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules.columns import Offsets, Seconds
+from bfpp.sim.search.objectives import Objective
+from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.space import Space
+
+
+def ranked(outcomes: Outcomes, objective: Objective = Objective.THROUGHPUT) -> Outcomes:
+    """Those that fit, the best first: of highest throughput, or by another objective.
+
+    By samples: what is recomputed is no throughput, and the peak depends on the precision.
+    """
+    fitting = outcomes.take(outcomes.fits)
+    return fitting.take(by_merit(fitting, objective))
+
+
+def by_merit(outcomes: Outcomes, objective: Objective = Objective.THROUGHPUT) -> Offsets:
+    """The places of outcomes, the best first, whether or not they fit."""
+    first, second = KEYS[objective](outcomes)
+    return np.lexsort((second, first))
+
+
+def _robust_seconds_of_sample(outcomes: Outcomes) -> Seconds:
+    robust, usual = outcomes.robust_step_time, outcomes.step_time
+    seconds: Seconds = np.where(np.isnan(robust), usual, robust) / outcomes.space.batch
+    return seconds
+
+
+KEYS: dict[Objective, Callable[[Outcomes], tuple[Seconds, Seconds]]] = {
+    Objective.THROUGHPUT: lambda each: (-each.samples_per_second, each.memory_largest_gb),
+    Objective.MEMORY: lambda each: (each.memory_largest_gb, -each.samples_per_second),
+    Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
+    Objective.ROBUSTNESS: lambda each: (_robust_seconds_of_sample(each), each.memory_largest_gb),
+}
+"""What is least for the best, and then decides between equal ones, by objective."""
+
+
+def nearest(outcomes: Outcomes) -> Outcome:
+    """The one that needs least memory: of those that do not fit, what comes nearest."""
+    return outcomes[int(outcomes.memory_largest_gb.argmin())]
+
+
+def pareto(best_first: Outcomes, apart: float = 0.0) -> Outcomes:
+    """Of a ranking by throughput, those that no faster one undercuts in memory.
+
+    Each needs less than the one before by `apart`, a share of the device's memory.
+    """
+    return best_first.take(front(best_first, apart))
+
+
+def front(best_first: Outcomes, apart: float = 0.0) -> Offsets:
+    """The places of those on the front."""
+    needed = best_first.memory_largest_gb
+    least = np.minimum.accumulate(needed)
+    undercut = np.flatnonzero(needed[1:] < least[:-1]) + 1
+    found = [0][: len(best_first)]
+    for place in undercut.tolist():
+        least_saved = apart * best_first.device_memory_gb[place]
+        if needed[place] < needed[found[-1]] - least_saved:
+            found.append(place)
+    return np.array(found, dtype=np.int64)
+
+
+def cases(space: Space) -> Iterator[tuple[tuple[int, int], Offsets]]:
+    """Each number of devices and batch size, and the places of its configurations."""
+    every = np.stack([space.devices, space.batch])
+    kinds, case = np.unique(every, axis=1, return_inverse=True)
+    for number, (devices, batch) in enumerate(kinds.T.tolist()):
+        yield (devices, batch), np.flatnonzero(case.ravel() == number)
+
+
+def foremost(known: Outcomes, top: int, objective: Objective = Objective.THROUGHPUT) -> Outcomes:
+    """The best of each case of some outcomes, and those on its front, each once."""
+    fitting = known.take(known.fits)
+    kept = [np.zeros(0, dtype=np.int64)]
+    for _, places in cases(fitting.space):
+        some = fitting.take(places)
+        best = by_merit(some, objective)[:top]
+        by_speed = by_merit(some)
+        kept.append(places[np.union1d(best, by_speed[front(some.take(by_speed))])])
+    return fitting.take(np.concatenate(kept))
+
+
+def without_duplicates(best_first: Outcomes) -> Outcomes:
+    """A ranking with each method once.
+
+    What is the same but for its name is one, and so is, without a pipeline, what differs only in
+    the order of micro-batches.
+    """
+    _, first = np.unique(_methods(best_first), axis=0, return_index=True)
+    return best_first.take(np.sort(first))
+
+
+def _methods(outcomes: Outcomes) -> Offsets:
+    """For each outcome, numbers that only those of one method share."""
+    space = outcomes.space
+    tables, communications = space.tables, space.tables.communications
+    pipelines, microbatches = tables.pipelines[space.board], tables.microbatches[space.board]
+    sharded = {
+        kind: number
+        for number, kind in enumerate(
+            dict.fromkeys((each.sharding, each.offload) for each in communications)
+        )
+    }
+    of_sharding = np.array([sharded[each.sharding, each.offload] for each in communications])
+    of_pipeline: list[npt.NDArray[np.integer]] = [
+        space.communication + 1,
+        *map(_digits, (outcomes.step_time, outcomes.memory_largest_gb)),
+    ]
+    return np.stack(
+        [
+            space.setting, pipelines, microbatches, of_sharding[space.communication],
+            *(np.where(pipelines > 1, each, 0) for each in of_pipeline),
+        ],
+        axis=1,
+    ).astype(np.int64)  # fmt: skip
+
+
+def _digits(numbers: Seconds) -> Offsets:
+    """Each number to eleven digits, as one whole number."""
+    scale = np.floor(np.log10(np.maximum(numbers, 1e-300)))
+    digits = np.rint(numbers / 10.0**scale * 1e10)
+    return (digits * 1000 + scale).astype(np.int64)

@@ -1,0 +1,372 @@
+"""Configurations as columns.
+
+A configuration is three numbers, each of a row in a table that many share: of boards, a schedule on
+its stages and micro-batches, which decide the order of the passes; of communications, which with a
+board make a task graph; and of settings, with which a graph has costs. So a million configurations
+take twelve megabytes, and whatever depends on one or two of the three is worked out once for all
+that share it. Objects are made of those that are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+
+from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
+from bfpp.schedules.configuration import layout_of
+from bfpp.schedules.settings.precision import Precision
+from bfpp.schedules.settings.recomputation import Recomputation
+from bfpp.schedules.settings.sharding import FULLY_SHARDED
+from bfpp.schedules.settings.tensor_overlap import TensorOverlap
+
+Row = TypeVar("Row", bound=Hashable)
+
+Places = Offsets | Integers | Flags
+"""Some places of columns: their numbers, or a mask."""
+
+
+class Board(NamedTuple):
+    """A schedule on stages and micro-batches: what an order of passes depends on."""
+
+    schedule: Schedule
+    pp: int
+    microbatches: int
+    loops: int
+    units_per_stage: int | tuple[int, ...]
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Board:
+        """The board of a configuration."""
+        each = configuration
+        return cls(
+            each.schedule, each.degrees.pp, each.microbatches, each.loops, each.units_per_stage
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The layout; raises `InvalidConfiguration` where the schedule has none such."""
+        return layout_of(*self)
+
+    def step(self, communication: Communication) -> Configuration:
+        """The step on one device of each rank: it has the graph of all others, and no costs."""
+        schedule, pp, microbatches, loops, units = self
+        return Configuration(schedule, Degrees(pp), microbatches, 1, loops, units, communication)
+
+    @property
+    def in_order(self) -> tuple[Any, ...]:
+        """Key by which boards are sorted."""
+        schedule, pp, microbatches, loops, _ = self
+        return (
+            schedule.name,
+            schedule.reference,
+            pp,
+            (loops, self.layout.units_per_stage),
+            microbatches,
+            tuple(schedule.parameters.values()),
+        )
+
+
+class Setting(NamedTuple):
+    """What costs depend on beside the board: the degrees are those of one pipeline rank."""
+
+    degrees: Degrees
+    microbatch_size: int
+    precision: Precision | None = None
+    recompute: Recomputation | None = None
+    cut: tuple[int, ...] | None = None
+    tp_overlap: TensorOverlap | None = None
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Setting:
+        """The setting of a configuration."""
+        values = (getattr(configuration, name) for name in cls._fields[1:])
+        return cls(replace(configuration.degrees, pp=1), *values)
+
+    @property
+    def in_order(self) -> tuple[Any, ...]:
+        """Key by which settings are sorted."""
+        degrees, size, precision, recompute, cut, overlap = self
+        return degrees, size, str(precision), str(recompute), str(overlap), cut or ()
+
+
+def _of_communication(communication: Communication) -> tuple[Any, ...]:
+    """Key by which communications are sorted."""
+    return (
+        (communication.sharding, communication.hybrid),
+        tuple(getattr(communication, name) or 0 for name in FULLY_SHARDED),
+        communication.offload,
+    )
+
+
+class Numbered(Generic[Row]):
+    """Rows of a table, each with the number that it has got when it was first asked for."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._numbers = {row: number for number, row in enumerate(rows)}
+
+    def number(self, row: Row) -> int:
+        """The number of a row, a new one if the row is."""
+        return self._numbers.setdefault(row, len(self._numbers))
+
+    def numbers(self, rows: Iterable[Row]) -> Integers:
+        """The numbers of several rows."""
+        return np.array([self.number(row) for row in rows], dtype=np.int32)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows, by number."""
+        return tuple(self._numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What configurations are numbers of; one object for all spaces that share it."""
+
+    boards: Sequence[Board]
+    communications: Sequence[Communication]
+    settings: Sequence[Setting]
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        yield from (self.boards, self.communications, self.settings)
+
+    def __getstate__(self) -> tuple[Sequence[Any], ...]:
+        return tuple(self)
+
+    def __setstate__(self, state: tuple[Sequence[Any], ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def step(self, board: int, communication: int) -> Configuration:
+        """The step of a board with a communication, by their numbers: it has no costs."""
+        return self.boards[board].step(self.communications[communication])
+
+    @cached_property
+    def layouts(self) -> Sequence[Layout]:
+        """The layout of each board."""
+        return [board.layout for board in self.boards]
+
+    @cached_property
+    def pipelines(self) -> Offsets:
+        """Pipeline ranks of each board."""
+        return np.array([board.pp for board in self.boards], dtype=np.int64)
+
+    @cached_property
+    def microbatches(self) -> Offsets:
+        """Micro-batches of each board."""
+        return np.array([board.microbatches for board in self.boards], dtype=np.int64)
+
+    @cached_property
+    def devices(self) -> Offsets:
+        """Devices of each setting, on one pipeline rank."""
+        return np.array([each.degrees.devices for each in self.settings], dtype=np.int64)
+
+    @cached_property
+    def samples(self) -> Offsets:
+        """Samples of each setting that are one micro-batch of all replicas."""
+        every = [each.degrees.dp * each.microbatch_size for each in self.settings]
+        return np.array(every, dtype=np.int64)
+
+    @cached_property
+    def in_order(self) -> tuple[Tables, list[Integers]]:
+        """The tables, sorted, and the new number of each row."""
+        keys = (
+            [board.in_order for board in self.boards],
+            [_of_communication(each) for each in self.communications],
+            [setting.in_order for setting in self.settings],
+        )
+        tables, ranks = [], []
+        for table, of_rows in zip(self, keys, strict=True):
+            order = sorted(range(len(table)), key=of_rows.__getitem__)
+            rank = np.empty(len(table), dtype=np.int32)
+            rank[order] = np.arange(len(table), dtype=np.int32)
+            tables.append([table[row] for row in order])
+            ranks.append(rank)
+        return Tables(*tables), ranks
+
+
+class Graph(NamedTuple):
+    """Neighbours in a space that have one task graph: the step, and their places."""
+
+    step: Configuration
+    places: slice
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Space(Sequence[Configuration]):
+    """Configurations: tables, and columns with the numbers of their rows."""
+
+    tables: Tables
+    board: Integers
+    communication: Integers
+    setting: Integers
+
+    @classmethod
+    def of(cls, configurations: Iterable[Configuration]) -> Space:
+        """These configurations, as they come."""
+        if isinstance(configurations, Space):
+            return configurations
+        boards, settings = Numbered[Board](), Numbered[Setting]()
+        communications = Numbered[Communication]()
+        numbers = [
+            (
+                boards.number(Board.of(each)),
+                communications.number(each.communication),
+                settings.number(Setting.of(each)),
+            )
+            for each in configurations
+        ]
+        columns = np.array(numbers, dtype=np.int32).reshape(-1, 3).T
+        tables = Tables(boards.rows, communications.rows, settings.rows)
+        return cls(tables, *map(np.ascontiguousarray, columns))
+
+    @classmethod
+    def joined(cls, spaces: Sequence[Space]) -> Space:
+        """The configurations of all spaces, one after the other; there must be one, at least."""
+        first = spaces[0]
+        columns = [each.columns for each in spaces]
+        if any(each.tables is not first.tables for each in spaces):
+            numbered = [Numbered[Any](table) for table in first.tables]
+            columns = [
+                [
+                    numbers.numbers(table)[column]
+                    for numbers, table, column in zip(
+                        numbered, each.tables, each.columns, strict=True
+                    )
+                ]
+                for each in spaces
+            ]
+            return cls(Tables(*(each.rows for each in numbered)), *_after_each_other(columns))
+        return cls(first.tables, *_after_each_other(columns))
+
+    def __len__(self) -> int:
+        return len(self.board)
+
+    @overload
+    def __getitem__(self, place: int) -> Configuration: ...
+    @overload
+    def __getitem__(self, place: slice) -> Space: ...
+    def __getitem__(self, place: int | slice) -> Configuration | Space:
+        """One configuration, or some of them."""
+        if isinstance(place, slice):
+            return Space(self.tables, *(column[place] for column in self.columns))
+        board, communication, setting = (
+            table[column[place]] for table, column in zip(self.tables, self.columns, strict=True)
+        )
+        return Configuration(
+            board.schedule,
+            replace(setting.degrees, pp=board.pp),
+            board.microbatches,
+            setting.microbatch_size,
+            board.loops,
+            board.units_per_stage,
+            communication,
+            *setting[2:],
+        )
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def columns(self) -> list[Integers]:
+        """The numbers of boards, of communications, and of settings."""
+        return [self.board, self.communication, self.setting]
+
+    def take(self, places: Places) -> Space:
+        """The configurations at these places, of the same tables."""
+        return Space(self.tables, *(column[places] for column in self.columns))
+
+    def compact(self) -> Space:
+        """The same, of tables without any other rows: what is sent elsewhere."""
+        tables, columns = [], []
+        for table, column in zip(self.tables, self.columns, strict=True):
+            used, number = np.unique(column, return_inverse=True)
+            tables.append([table[row] for row in used.tolist()])
+            columns.append(number.astype(np.int32))
+        return Space(Tables(*tables), *columns)
+
+    def in_order(self) -> Space:
+        """Each configuration once, those with one board, and of these with one graph, together."""
+        tables, columns = self._sorted_tables
+        _, first = np.unique(_one_number(columns, tables), return_index=True)
+        return Space(tables, *(column[first] for column in columns))
+
+    @property
+    def places_in_order(self) -> Offsets:
+        """The places of the configurations in that order."""
+        tables, columns = self._sorted_tables
+        return np.argsort(_one_number(columns, tables), kind="stable")
+
+    @property
+    def _sorted_tables(self) -> tuple[Tables, list[Integers]]:
+        tables, ranks = self.tables.in_order
+        return tables, [rank[column] for rank, column in zip(ranks, self.columns, strict=True)]
+
+    def are_in(self, others: Space) -> Flags:
+        """For each configuration, whether it is one of others."""
+        columns = self.columns
+        if self.tables is not others.tables:
+            known = [{row: number for number, row in enumerate(table)} for table in others.tables]
+            columns = [
+                np.array([numbers.get(row, NONE) for row in table], dtype=np.int32)[column]
+                for numbers, table, column in zip(known, self.tables, columns, strict=True)
+            ]
+        numbers = _one_number(others.columns, others.tables)
+        is_known = np.all([column != NONE for column in columns], axis=0)
+        found: Flags = is_known & np.isin(_one_number(columns, others.tables), numbers)
+        return found
+
+    def graphs(self) -> Iterator[Graph]:
+        """Neighbours that have one task graph, in the order in which they stand."""
+        if not len(self):
+            return
+        board, communication, _ = self.columns
+        changes = (board[1:] != board[:-1]) | (communication[1:] != communication[:-1])
+        begins = [0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]
+        for first, end in pairwise(begins):
+            yield Graph(self.tables.step(board[first], communication[first]), slice(first, end))
+
+    @property
+    def layouts(self) -> Iterator[Layout]:
+        """The layout of each configuration."""
+        return map(self.tables.layouts.__getitem__, self.board.tolist())
+
+    @property
+    def settings(self) -> Iterator[Setting]:
+        """The setting of each configuration."""
+        return map(self.tables.settings.__getitem__, self.setting.tolist())
+
+    @property
+    def devices(self) -> Offsets:
+        """Devices of each configuration."""
+        devices: Offsets = self.tables.pipelines[self.board] * self.tables.devices[self.setting]
+        return devices
+
+    @property
+    def batch(self) -> Offsets:
+        """Samples of a step of each configuration."""
+        batch: Offsets = self.tables.microbatches[self.board] * self.tables.samples[self.setting]
+        return batch
+
+    @property
+    def passes(self) -> Offsets:
+        """Forward passes of a step of each configuration, over all units and micro-batches."""
+        of_boards = [each.units * each.microbatches for each in self.tables.layouts]
+        passes: Offsets = np.array(of_boards, dtype=np.int64)[self.board]
+        return passes
+
+
+def _after_each_other(columns: Iterable[Sequence[Integers]]) -> Iterator[Integers]:
+    return map(np.concatenate, zip(*columns, strict=True))
+
+
+def _one_number(columns: Sequence[Integers], tables: Tables) -> Offsets:
+    """One number for the rows of each configuration, in their order."""
+    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, table in zip(columns, tables, strict=True):
+        numbers = numbers * len(table) + column
+    return numbers
