@@ -44,7 +44,9 @@ def room(*names):
             return import_module(name)
         except ModuleNotFoundError:
             continue
-search = room("bfpp.sim.search.enumeration", "bfpp.sim.search.search", "bfpp.sim.search", "sim.search")
+search = room(
+    "bfpp.sim.search.enumeration", "bfpp.sim.search.search", "bfpp.sim.search", "sim.search"
+)
 model = room("bfpp.sim.models.model", "bfpp.sim.model", "sim.model")
 cluster = room("bfpp.sim.cluster.cluster", "bfpp.sim.cluster", "sim.cluster")
 apart = room("bfpp.sim.search.evaluation", "bfpp.sim.evaluation", "sim.evaluation")

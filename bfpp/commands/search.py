@@ -17,10 +17,12 @@ from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, parse_fixed, problem_of
+from bfpp.options.search_file import add_search_file, search_text
+from bfpp.reports.search.costs import cost
 from bfpp.reports.search.page import TIMELINES, write_found_page
 from bfpp.reports.search.results import WRITERS, Journal, write_table
-from bfpp.reports.search.summary import cost, print_decision, record_of
-from bfpp.reports.search.table import print_found, rows_of
+from bfpp.reports.search.summary import print_decision, record_of
+from bfpp.reports.search.table import print_cases, print_found, rows_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
@@ -30,12 +32,19 @@ from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import TOO_LARGE
-from bfpp.sim.search.ranking import nearest, pareto, ranked, without_duplicates
+from bfpp.sim.search.ranking import (
+    best_of_cases,
+    nearest,
+    pareto,
+    ranked,
+    without_duplicates,
+)
 from bfpp.terminal.error_lines import blaming
-from bfpp.terminal.formats import EXPERIMENT, HTML, JOURNAL
+from bfpp.terminal.formats import EXPERIMENT, HTML, JOURNAL, SEARCH
 from bfpp.terminal.interrupts import INTERRUPTED
-from bfpp.terminal.number_types import not_negative, seconds, whole_number
+from bfpp.terminal.number_types import not_negative, seconds, seed, whole_number
 from bfpp.terminal.outputs import add_force_argument, add_output
+from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import counted, output, print_json
 
 NOTHING_FITS = 1
@@ -77,8 +86,9 @@ class Ranking(NamedTuple):
         return len(self.best_first) - len(self.once)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp search`."""
+    add_search_file(parser)
     add_problem_arguments(parser)
     add_output(
         parser,
@@ -109,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         ("quantile", seconds, "quantile of the step time"),
         ("draws", whole_number, "number of draws"),
-        ("seed", whole_number, "random seed"),
+        ("seed", seed, "random seed"),
     ):
         default = getattr(USUAL_JITTER, name)
         parser.add_argument(
@@ -122,6 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price", type=not_negative, metavar="P", help="price of a GPU-hour, in any currency"
     )
+    add_output(parser, "--save", [SEARCH], "write this search, every value of it, to take as FILE")
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(
         parser, "--html", [HTML], "web page: throughput against memory, and the best timelines"
@@ -201,6 +212,10 @@ def _record(
             }
             for each, is_in_front in zip(ranking.best_first, on_front.tolist(), strict=True)
         ],
+        "cases": [
+            {**each.record, **cost(each, options.price)}
+            for each in best_of_cases(ranking.best_first)
+        ],
         "implementation": problem.implementation.name,
         "tried": tried.all,
         "simulated": len(ranking.outcomes),
@@ -227,6 +242,8 @@ def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.N
     if warning := problem.implementation.too_old_for(problem.cluster):
         _print_line(f"This may not be what you want: {warning}.")
     print_found(title, ranking.outcomes, ranking.shown, ranking.ties, problem.jitter)
+    if len(of_cases := best_of_cases(ranking.best_first)) > 1:
+        print_cases(of_cases, options.price)
     if hints := untried(problem):
         _print_line(f"Not tried: {'; '.join(hints)}.")
     if invalid := broken_rules(problem):
@@ -250,6 +267,9 @@ def _print_line(text: str) -> None:
 
 def _write(problem: Problem, ranking: Ranking, options: argparse.Namespace) -> None:
     """Write the files that are asked for."""
+    if options.save:
+        with options.save.written() as path:
+            path.write_text(search_text(options, problem), encoding="utf-8")
     if options.best and len(ranking.best_first):
         text = experiment_text(_experiment(ranking.best_first[0], problem, options))
         with options.best.written() as path:

@@ -10,6 +10,7 @@ from bfpp.api.workers import Workers
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, problem_of
+from bfpp.options.search_file import add_search_file
 from bfpp.reports.figures import add_figure, write_figure
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.search.outcomes import Outcome
@@ -18,14 +19,16 @@ from bfpp.sim.search.tradeoff import TrainingCost, tradeoff
 from bfpp.sim.theory.batch import BASE_STEPS
 from bfpp.terminal.number_types import not_negative, whole_number
 from bfpp.terminal.outputs import add_force_argument
+from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import print_json, print_table
 from bfpp.traces.figures.svg.line_chart import Chart, Series, svg_charts
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp tradeoff`."""
+    add_search_file(parser)
     add_problem_arguments(parser)
     parser.add_argument(
         "--critical-batch",

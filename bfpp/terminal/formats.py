@@ -96,6 +96,7 @@ PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine p
 CLUSTER = _marked("cluster", (".toml",), b'format = "bfpp cluster ')
 CONSTANTS = _marked("file of constants", (".toml",), b'format = "bfpp constants ')
 EXPERIMENT = _marked("experiment", (".toml",), b'format = "bfpp experiment ')
+SEARCH = _marked("search", (".toml",), b'format = "bfpp search ')
 END_OF_ORDERS = b" \n"
 """PyTorch takes no remarks in a file of orders, but a space at the end of a line."""
 ORDERS = FileFormat("file of orders", (".csv",), _are_orders)

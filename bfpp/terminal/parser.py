@@ -51,6 +51,21 @@ class Parser(argparse.ArgumentParser):
         """
         self._extensions.append(add)
 
+    def assume(self, name: str, texts: Sequence[str]) -> None:
+        """Take these texts for an option, unless the command line has it or, if it adds, with it.
+
+        Raises `ValueError` for what it does not take, or `argparse.ArgumentTypeError`.
+        """
+        action = self._option_string_actions[name]
+        values = [action.type(text) if callable(action.type) else text for text in texts]
+        if wrong := [value for value in values if action.choices and value not in action.choices]:
+            raise ValueError(f"{wrong[0]!r} is none of {', '.join(map(str, action.choices or ()))}")
+        several = action.nargs == "+" or isinstance(action, argparse._AppendAction)
+        if len(values) != 1 and not several:
+            raise ValueError(f"takes one value, not {len(values)}")
+        action.required = False
+        self.set_defaults(**{action.dest: values if several else values[0]})
+
     @property
     def names(self) -> list[str]:
         """The names of all options."""

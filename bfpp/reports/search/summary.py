@@ -21,16 +21,6 @@ from bfpp.traces.timeline.units import in_words
 SHOWN = 0.005
 """Parts smaller than this share of the step are not shown."""
 
-TOKENS = 1e6
-"""Costs are given for this number of tokens."""
-
-
-def cost(outcome: Outcome, price: float | None) -> dict[str, float]:
-    """GPU-hours for a million tokens and, where an hour has a price, what they cost."""
-    hours = TOKENS / outcome.tokens_per_second_per_gpu / 3600
-    priced = {} if price is None else {"price_per_million_tokens": hours * price}
-    return {"gpu_hours_per_million_tokens": hours, **priced}
-
 
 def record_of(decision: Decision) -> dict[str, Any]:
     """The decision as a JSON object; times in seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from bfpp.reports.prediction_notes import shortage
+from bfpp.reports.search.costs import cost
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.families.depth_first import DepthFirst
 from bfpp.schedules.families.registry import referred_parameters
@@ -71,6 +72,28 @@ def print_found(
         for outcome, *cells in zip(shown, *kept.values(), strict=True)
     ]
     print_table(title, (*COLUMNS, *kept, *SPEED), rows)
+
+
+def print_cases(best: Sequence[Outcome], price: float | None) -> None:
+    """The best for each number of GPUs and batch size."""
+    priced = [] if price is None else ["price"]
+    columns = (
+        "GPUs", "batch", "schedule", "pp x tp x dp", "loops", "micro-batches x size", "step",
+        "samples/s", "MFU", "GiB", "GPU-hours", *priced,
+    )  # fmt: skip
+    rows = []
+    for each in best:
+        schedule, batch, *sizes = _sizes(each)
+        mfu, _, reserved = _speed(each)
+        costs = [f"{number:.3g}" for number in cost(each, price).values()]
+        speed = in_words(each.step_time), f"{each.samples_per_second:.4g}", mfu, reserved
+        gpus = f"{each.configuration.degrees.devices:,}"
+        rows.append((gpus, batch, schedule, *sizes, *speed, *costs))
+    title = (
+        "The best for each number of GPUs and batch size; GiB reserved, max over ranks; GPU-hours"
+        f"{' and their price' if priced else ''} for a million tokens"
+    )
+    print_table(title, columns, rows)
 
 
 def groups(outcome: Outcome) -> str:

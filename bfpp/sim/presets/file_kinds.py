@@ -46,7 +46,13 @@ EXPERIMENT = FileKind(
     "bfpp experiment 1",
     frozenset({"schedule"}),
 )
-KINDS = (EXPERIMENT, PROFILE, CONSTANTS, CLUSTER, MODEL)
+SEARCH = FileKind(
+    "a search",
+    "bfpp search and tradeoff take it for FILE",
+    "bfpp search 1",
+    frozenset({"gpus"}),
+)
+KINDS = (EXPERIMENT, SEARCH, PROFILE, CONSTANTS, CLUSTER, MODEL)
 
 
 def require_kind(field: str, where: str, table: Table, kind: FileKind) -> None:

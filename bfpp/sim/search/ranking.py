@@ -49,24 +49,32 @@ def nearest(outcomes: Outcomes) -> Outcome:
 
 
 def pareto(best_first: Outcomes, apart: float = 0.0) -> Outcomes:
-    """Of a ranking by throughput, those that no faster one undercuts in memory.
+    """Of a ranking by throughput, those that none undercuts which is as fast and as cheap.
 
-    Each needs less than the one before by `apart`, a share of the device's memory.
+    Each needs less memory than these by `apart`, a share of the device's. On one number of devices,
+    the faster is the cheaper.
     """
     return best_first.take(front(best_first, apart))
 
 
 def front(best_first: Outcomes, apart: float = 0.0) -> Offsets:
-    """The places of those on the front."""
-    needed = best_first.memory_largest_gb
-    least = np.minimum.accumulate(needed)
-    undercut = np.flatnonzero(needed[1:] < least[:-1]) + 1
-    found = [0][: len(best_first)]
-    for place in undercut.tolist():
-        least_saved = apart * best_first.device_memory_gb[place]
-        if needed[place] < needed[found[-1]] - least_saved:
-            found.append(place)
-    return np.array(found, dtype=np.int64)
+    """The places of those on the front of throughput, memory, and cost."""
+    devices, needed = best_first.space.devices, best_first.memory_largest_gb
+    cheap, saved = best_first.tokens_per_second_per_gpu, apart * best_first.device_memory_gb
+    undercut = [_undercut(needed, np.flatnonzero(devices == each)) for each in np.unique(devices)]
+    found = np.zeros(0, dtype=np.int64)
+    for place in np.sort(np.concatenate([found, *undercut])).tolist():
+        as_cheap = found[cheap[found] >= cheap[place]]
+        if (needed[place] < needed[as_cheap] - saved[place]).all():
+            found = np.append(found, place)
+    return found
+
+
+def _undercut(needed: Seconds, places: Offsets) -> Offsets:
+    """Of some places, those that need less memory than all before them."""
+    least = np.minimum.accumulate(needed[places])
+    first: Offsets = places[np.append(True, needed[places][1:] < least[:-1])]
+    return first
 
 
 def cases(space: Space) -> Iterator[tuple[tuple[int, int], Offsets]]:
@@ -75,6 +83,12 @@ def cases(space: Space) -> Iterator[tuple[tuple[int, int], Offsets]]:
     kinds, case = np.unique(every, axis=1, return_inverse=True)
     for number, (devices, batch) in enumerate(kinds.T.tolist()):
         yield (devices, batch), np.flatnonzero(case.ravel() == number)
+
+
+def best_of_cases(best_first: Outcomes) -> Outcomes:
+    """The first of a ranking for each number of devices and batch size, the fewest first."""
+    first = [places[0] for _, places in cases(best_first.space)]
+    return best_first.take(np.array(first, dtype=np.int64))
 
 
 def foremost(known: Outcomes, top: int, objective: Objective = Objective.THROUGHPUT) -> Outcomes:

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from bfpp.commands.tradeoff import _chart, _print, _record
+from bfpp.reports.search.costs import cost
 from bfpp.reports.search.results import write_table
-from bfpp.reports.search.summary import cost, print_decision, record_of
+from bfpp.reports.search.summary import print_decision, record_of
 from bfpp.reports.search.table import print_found
 from bfpp.schedules import Communication, Configuration, Sharding, find_schedule
 from bfpp.schedules.settings.degrees import Degrees

@@ -1,0 +1,149 @@
+"""Searches as files: TOML with the values of a search, by the names of its options.
+
+What `--save` writes has every value, so that the search stays what it is when a default changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bfpp.options.search import (
+    OF_IMPLEMENTATION,
+    OF_MODEL,
+    PER_CONFIGURATION,
+    RANGES,
+    UNLIMITED,
+    WITH_OPTIONS,
+    parse_fixed,
+)
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.errors import did_you_mean
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+from bfpp.sim.presets.file_kinds import SEARCH, require_kind
+from bfpp.sim.presets.files import read_toml
+from bfpp.sim.search.objectives import Jitter
+from bfpp.sim.search.problem import DIMENSIONS, Problem
+from bfpp.terminal.parser import Parser
+
+FIELD = "file"
+
+NAMED = ("model", "cluster", "constants")
+"""Values that may be files, which are looked for beside the search's file first."""
+
+OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
+"""Values that say what is best, which commands that rank nothing do not ask."""
+
+FIXED = "fixed"
+"""The table of values that are not searched, or not all of them: those of `--fix`."""
+
+
+def add_search_file(parser: Parser) -> None:
+    """A file of a search to take values from."""
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="a search that --save wrote; options change it"
+    )
+    parser.extended_by(_take_file)
+
+
+def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -> None:
+    """Take the values of a search's file, if one is given, for options that are not."""
+    path = next((word for word in arguments if word.endswith(".toml")), None)
+    if path is None:
+        return
+    table = read_toml(FIELD, path)
+    require_kind(FIELD, path, table, SEARCH)
+    values = {name: value for name, value in table.items() if name not in ("format", FIXED)}
+    values["fix"] = [*_fixes(path, table.get(FIXED, {}), words)]
+    for name, value in values.items():
+        texts = [_beside(path, name, str(each)) for each in _listed(value)]
+        option = f"--{name.replace('_', '-')}"
+        if option not in parser.names:
+            if name in OF_RANKING:
+                continue
+            known = did_you_mean(option, parser.names, "--")
+            raise InvalidConfiguration(FIELD, f"{path}: there is no option {option}{known}")
+        try:
+            parser.assume(option, texts)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            raise InvalidConfiguration(FIELD, f"{path}: {name}: {error}") from None
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _fixes(path: str, table: object, words: Sequence[str]) -> Iterator[str]:
+    """The values that are fixed, as `--fix` takes them; those of the command line are its own."""
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(FIELD, f"{path}: {FIXED} must be a table")
+    own = {word.removeprefix("--fix=").partition("=")[0].replace("-", "_") for word in words}
+    for name, value in table.items():
+        if name not in own:
+            for each in _listed(value):
+                yield f"{name}={str(each).lower() if isinstance(each, bool) else each}"
+
+
+def _beside(path: str, name: str, text: str) -> str:
+    beside = Path(path).parent / text
+    return str(beside) if name in NAMED and "." in text and beside.is_file() else text
+
+
+def search_text(options: argparse.Namespace, problem: Problem) -> str:
+    """The search as TOML, with every value that it depends on."""
+    said = {"format": SEARCH.format, **_said(options, problem)}
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in said.items() if value != []]
+    fixed = _all_fixed(options, problem)
+    lines += [f"\n[{FIXED}]\n"]
+    lines += [f"{name} = {json.dumps(each)}\n" for name, each in fixed.items()]
+    return "".join(lines)
+
+
+def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
+    """The values of options, those too that the software decides."""
+    said = {
+        "model": options.model,
+        "seq_length": problem.model.sequence,
+        "cluster": options.cluster,
+        "implementation": problem.implementation.name,
+        "gpus": list(problem.gpus),
+        "batch": list(problem.batches),
+        "schedule": [each.reference for each in problem.rules],
+        **{name: _range(problem, name) for name in RANGES},
+        "objective": str(problem.objective),
+        **{f"jitter_{name}": value for name, value in problem.jitter._asdict().items()},
+    }
+    given = {name: getattr(options, name, None) for name in ("constants", "price", "top")}
+    given["max_memory"] = options.max_memory and f"{options.max_memory:g}GB"
+    return said | {name: value for name, value in given.items() if value is not None}
+
+
+def _range(problem: Problem, name: str) -> list[int | str]:
+    """The values of a range that is searched: what nobody asked for is the software's."""
+    values = getattr(problem, name)
+    if not values and name in OF_IMPLEMENTATION:
+        values = (getattr(problem.implementation, name),)
+    words = (UNLIMITED[name] if value is None else value for value in values)
+    return [word if isinstance(word, int) else str(word) for word in words]
+
+
+def _all_fixed(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
+    """The values that are not searched, each said; and of dimensions those that are tried."""
+    usual = problem.implementation
+    searched = {*RANGES, *DIMENSIONS, *WITH_OPTIONS, *PER_CONFIGURATION, *OF_MODEL}
+    fixed = {
+        name: value
+        for name in OPTIONS
+        if name not in searched and (value := DEFAULTS[name]) is not None
+    }
+    fixed |= {"attention": str(usual.attention), "sequence_parallel": usual.sequence_parallel}
+    fixed |= {name: list(values) for name, values in problem.only}
+    fixed |= parse_fixed(options.fix, options.schedule or ()).of_model
+    fixed |= dict(problem.fixed)
+    return {
+        name: each if isinstance(each, int | float | list) else str(each)
+        for name, each in fixed.items()
+    }
