@@ -1,0 +1,118 @@
+"""Searches as files: what is saved is the same search, whatever becomes of defaults."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bfpp.commands import search
+from bfpp.options.search import problem_of
+from bfpp.sim.experiment import values
+from bfpp.sim.search.problem import DIMENSIONS
+from bfpp.terminal.parser import Parser
+
+SEARCHES = {
+    "paper": "--model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --fix layers=4",
+    "current": """
+        --model llama3-8b --cluster dgx-h100 --gpus 4 8 --batch 8 16 --fix layers=4 --fix tp=1,2
+        --schedule 1f1b --schedule depth-first --fix sequence=4 --recompute none full
+        --run-length all 2 --max-memory 60GB --objective memory --fix clipping=true
+    """,
+    "experts": """
+        --model mixtral-8x22b --cluster dgx-b200 --gpus 8 --batch 8 --fix layers=4 --ep 1 2
+        --cut even --precision bf16 fp8-current --implementation bfpp --seq-length 512
+    """,
+}
+
+
+def parsed(words: str):  # type: ignore[no-untyped-def]
+    parser = Parser()
+    search.add_arguments(parser)
+    return parser.parse(words.split())
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_saved_search_is_the_same_search(name, tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    found = bfpp(f"search {SEARCHES[name]} --workers 1 --top 3 --save saved.toml --json")
+    again = bfpp("search saved.toml --workers 1 --json")
+    ours, theirs = (json.loads(out) for _, out, _ in (found, again))
+    said = ("precision", "recompute", "tp_overlap")  # what was the software's is said now
+    assert [
+        {name: value for name, value in each.items() if name not in said}
+        for each in theirs["configurations"]
+    ] == [
+        {name: value for name, value in each.items() if name not in said}
+        for each in ours["configurations"]
+    ]
+    assert theirs["tried"] == ours["tried"]
+    text = Path("saved.toml").read_text()
+    assert bfpp("search saved.toml --workers 1 --save again.toml")[0] == 0
+    assert Path("again.toml").read_text() == text
+
+
+def test_every_value_is_said(tmp_path, monkeypatch, bfpp):
+    """But for those that are searched, and those that nothing is known of."""
+    monkeypatch.chdir(tmp_path)
+    assert bfpp(f"search {SEARCHES['paper']} --workers 1 --save saved.toml")[0] == 0
+    saved = tomllib.loads(Path("saved.toml").read_text())
+    unsaid = {name for name in values.OPTIONS if name not in saved and name not in saved["fixed"]}
+    searched = {*DIMENSIONS, "schedule", "balance"}
+    nothing = {name for name, value in values.DEFAULTS.items() if value is None}
+    assert unsaid - searched - nothing == {"prediction"}  # of the model, which says it
+
+
+def test_options_change_a_saved_search(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(
+        "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
+    )
+    folder = tmp_path / "searches"
+    folder.mkdir()
+    (folder / "own.toml").write_text((tmp_path / "small.toml").read_text())
+    (folder / "file.toml").write_text(
+        'format = "bfpp search 1"\nmodel = "own.toml"\ncluster = "dgx1-v100"\ngpus = [4]\n'
+        "batch = 8\n[fixed]\ntp = [1, 2]\nclipping = true\n"
+    )
+    problem = problem_of(parsed("searches/file.toml"))
+    assert (problem.gpus, problem.batches, problem.model.layers) == ((4,), (8,), 4)
+    assert (problem.only, problem.fixed) == ((("tp", (1, 2)),), (("clipping", True),))
+    changed = problem_of(parsed("searches/file.toml --gpus 8 --fix=tp=4 --model small.toml"))
+    assert (changed.gpus, changed.batches) == ((8,), (8,))
+    assert (changed.only, changed.fixed) == ((("tp", (4,)),), (("clipping", True),))
+    several = problem_of(parsed("searches/file.toml --fix tp=4 --fix clipping=false"))
+    assert (several.only, several.fixed) == ((("tp", (4,)),), (("clipping", False),))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gpux = [2]", "there is no option --gpux; did you mean '--gpus'?"),
+        ('gpus = ["x"]', "gpus: must be a whole number"),
+        ('cut = ["odd"]', "cut: 'odd' is none of"),
+        ("gpus = [2]\nmodel = [1, 2]", "model: takes one value, not 2"),
+        ("gpus = [2]\nfixed = 3", "fixed must be a table"),
+        ('format = "bfpp experiment 1"\nschedule = "1f1b"', "is an experiment, not a search"),
+        ("gpus = [", "is not TOML"),
+    ],
+)
+def test_a_malformed_file_is_one_line(text, reason, tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    Path("file.toml").write_text(text)
+    code, out, err = bfpp("search file.toml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("bfpp search: FILE: ")
+    assert "file.toml" in err
+    assert reason in err
+
+
+def test_other_commands_say_what_takes_it(tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    assert bfpp(f"search {SEARCHES['paper']} --workers 1 --save saved.toml")[0] == 0
+    code, _, err = bfpp("simulate saved.toml")
+    assert (code, "is a search, not an experiment" in err) == (2, True)
+    code, out, _ = bfpp("tradeoff saved.toml --critical-batch 1000 --workers 1")
+    assert (code, "days" in out) == (0, True)
