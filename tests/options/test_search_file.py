@@ -10,9 +10,12 @@ import pytest
 
 from bfpp.commands import search
 from bfpp.options.search import problem_of
+from bfpp.options.search_file import search_text
 from bfpp.sim.experiment import values
 from bfpp.sim.search.problem import DIMENSIONS
 from bfpp.terminal.parser import Parser
+
+NAMED = Path(__file__).parents[2] / "examples" / "searches"
 
 SEARCHES = {
     "paper": "--model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --fix layers=4",
@@ -116,3 +119,16 @@ def test_other_commands_say_what_takes_it(tmp_path, monkeypatch, bfpp):
     assert (code, "is a search, not an experiment" in err) == (2, True)
     code, out, _ = bfpp("tradeoff saved.toml --critical-batch 1000 --workers 1")
     assert (code, "days" in out) == (0, True)
+
+
+@pytest.mark.parametrize("path", sorted(NAMED.glob("*.toml")), ids=lambda path: path.stem)
+def test_named_searches_say_every_value(path):
+    """Written again, each is the same but for the values that have come since."""
+    options = parsed(str(path))
+    again = tomllib.loads(search_text(options, problem_of(options)))
+    said = tomllib.loads(path.read_text())
+    assert said["fixed"] == {name: again["fixed"][name] for name in said["fixed"]}
+    assert said == {name: again[name] for name in said if name != "fixed"} | {
+        "fixed": said["fixed"]
+    }
+    assert again.keys() == said.keys()
