@@ -165,9 +165,9 @@ def evaluated(
     draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
     workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
     if top is None:
-        loops = [each.loops for each in chosen.tables.boards]
-        of_boards = np.array([chosen.tables.pipelines, loops])[:, chosen.board]
-        chosen = chosen.take(np.lexsort(of_boards[::-1]))
+        loops = [each.loops for each in chosen.tables.pipelines]
+        of_pipelines = np.array([chosen.tables.ranks, loops])[:, chosen.pipeline]
+        chosen = chosen.take(np.lexsort(of_pipelines[::-1]))
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)

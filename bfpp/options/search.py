@@ -164,6 +164,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule",
         action="append",
+        default=[],
         metavar="SCHEDULE",
         help="schedule to search, by name or as FILE.py:NAME (repeatable; default: "
         f"{', '.join(DEFAULT_SCHEDULES)})",

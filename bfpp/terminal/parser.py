@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         values = [action.type(text) if callable(action.type) else text for text in texts]
         if wrong := [value for value in values if action.choices and value not in action.choices]:
             raise ValueError(f"{wrong[0]!r} is none of {', '.join(map(str, action.choices or ()))}")
-        several = action.nargs == "+" or isinstance(action, argparse._AppendAction)
+        several = action.nargs == "+" or isinstance(action.default, list)
         if len(values) != 1 and not several:
             raise ValueError(f"takes one value, not {len(values)}")
         action.required = False

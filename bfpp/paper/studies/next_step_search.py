@@ -30,7 +30,7 @@ from bfpp.sim.search.outcomes import Outcome
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import ranked
-from bfpp.sim.search.space import Setting, Space
+from bfpp.sim.search.space import CostSetting, Space
 from bfpp.sim.search.workers import as_completed, executor
 
 MOST_SAMPLES, MOST_RANKS, MOST_LOOPS, LEAST_TP = 2, 35, 21, 4
@@ -154,7 +154,7 @@ def search(problem: Problem, variant: Variant, has_pipeline: bool) -> Fastest | 
     if not len(best):
         return None
     known, configuration = evaluation_of(problem), best[0].configuration
-    physical, graph = known.physical(Setting.of(configuration)), known.graph_of(configuration)
+    physical, graph = known.physical(CostSetting.of(configuration)), known.graph_of(configuration)
     return Fastest(best[0], constants_changes(simulate(graph, physical), physical, QUANTILE))
 
 

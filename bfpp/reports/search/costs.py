@@ -1,4 +1,4 @@
-"""What training takes in GPU-hours and money."""
+"""GPU-hours of training, and money."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ EMPTY = -1
 
 
 class _Rank:
-    """What runs in each slot of a rank, and the activations alive, while passes are moved.
+    """Slots of a rank, and the activations alive after each, while passes are moved.
 
     Weight halves have slots of their own, or else take those that are free. `alive` is after each
     slot, with the weight halves that wait for one. A pass that moves changes these between its

@@ -11,7 +11,8 @@ from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.cluster.cluster import Device
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.memory.device_memory import Memories, memories_of
+from bfpp.sim.memory.device_memory import memories_of
+from bfpp.sim.memory.peak_memory import Memories
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
 
@@ -86,7 +87,7 @@ def prediction(
 
 
 class StepWork(NamedTuple):
-    """What a step does, or several: samples of so many tokens on all devices, and flop of one."""
+    """Work of some steps: samples of so many tokens on all devices, and flop of one device."""
 
     samples: Counts
     devices: Counts

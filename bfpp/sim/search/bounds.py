@@ -1,4 +1,4 @@
-"""What a configuration may reach at most, and needs at least, before it is simulated.
+"""Bounds of configurations: the most throughput, and the least memory.
 
 No schedule passes these bounds. The cheap ones are columns over a whole space, since they depend on
 a setting and on stages alone, which many configurations share:
@@ -6,7 +6,7 @@ a setting and on stages alone, which many configurations share:
 - the throughput of a step in which the busiest rank never waits, or that of the power limit;
 - the memory of the fullest rank with one micro-batch under way.
 
-Closer ones of the memory need the order of a board, and then its graph.
+Closer ones of the memory need the order of a pipeline, and then its graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from bfpp.schedules import Configuration, Layout, Sharding
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.memory.device_memory import Memories, least_memory, memories_in_order, one_buffer
+from bfpp.sim.memory.device_memory import least_memory, memories_in_order, one_buffer
+from bfpp.sim.memory.peak_memory import Memories
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.space import Numbered, Space
 
@@ -35,12 +36,12 @@ class Bounds(NamedTuple):
 def bounds_of(known: Evaluation, space: Space) -> Bounds:
     """Bounds of all configurations, whatever the order of their passes."""
     tables = space.tables
-    of_board = Numbered[str]().numbers(each.stages_on_ranks for each in tables.layouts)
+    of_pipeline = Numbered[str]().numbers(each.stages_on_ranks for each in tables.layouts)
     kinds = Numbered[tuple[Sharding, bool]]()
     of_communication = kinds.numbers(
         (each.sharding, each.offload > 0) for each in tables.communications
     )
-    columns = space.setting, of_board[space.board], of_communication[space.communication]
+    columns = space.setting, of_pipeline[space.pipeline], of_communication[space.communication]
     asked, place, again = np.unique(
         np.stack(columns), axis=1, return_index=True, return_inverse=True
     )

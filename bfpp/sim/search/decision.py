@@ -34,7 +34,7 @@ from bfpp.sim.experiment.uncertainty import (
 from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.space import Numbered, Setting
+from bfpp.sim.search.space import CostSetting, Numbered
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
 from bfpp.traces.timeline.timeline import Timeline
@@ -107,14 +107,14 @@ def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS)
     Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
-    step = known.timeline(configuration), known.physical(Setting.of(configuration))
+    step = known.timeline(configuration), known.physical(CostSetting.of(configuration))
     return Account(parts_of_step(*step), doubt_of(*step, ends))
 
 
 def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
     """Uncertainty of a prediction, not broken down by part."""
     known, configuration = evaluation_of(problem), outcome.configuration
-    physical = known.physical(Setting.of(configuration))
+    physical = known.physical(CostSetting.of(configuration))
     return doubt_of(known.timeline(configuration), physical, ends)
 
 
@@ -218,7 +218,7 @@ def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
     """True if two tie by their residuals alone, however well constants are known."""
     known = evaluation_of(problem)
     doubts = (
-        unexplained(known.physical(Setting.of(each.configuration)), each.configuration.layout)
+        unexplained(known.physical(CostSetting.of(each.configuration)), each.configuration.layout)
         for each in (winner, other)
     )
     return distance(winner, other, *doubts).ties
@@ -227,7 +227,7 @@ def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
 def contenders(best_first: Outcomes) -> list[Outcome]:
     """Of a ranking, the winner and the best of each of some other kinds."""
     space, kinds = best_first.space, Numbered[str]()
-    graphs = list(zip(space.board.tolist(), space.communication.tolist(), strict=True))
+    graphs = list(zip(space.pipeline.tolist(), space.communication.tolist(), strict=True))
     kind_of_graph = {
         graph: kinds.number(kind_of(space.tables.step(*graph))) for graph in dict.fromkeys(graphs)
     }

@@ -2,11 +2,11 @@
 
 The axes of a search depend on each other: the GPUs make the degrees; these and the batch make
 micro-batches; a schedule and the layers make stages. What is left has no say in these: how state is
-sharded, and what is computed how. So a loop runs over boards (a schedule on its stages and
-micro-batches) alone, and each board is crossed with all communications and all settings at once, as
-columns. Another axis is a line in `Setting`, or in `Communication`, and a field of `Problem`.
+sharded, and what is computed how. So a loop runs over pipelines (a schedule on its stages and
+micro-batches) alone, and each is crossed with all communications and all settings at once, as
+columns. Another axis is a line in `CostSetting`, or in `Communication`, and a field of `Problem`.
 
-Rules are asked once for what they are about: of degrees, of a board, of a communication, of a
+Rules are asked once for what they are about: of degrees, of a pipeline, of a communication, of a
 graph. What breaks one is counted, by the rule.
 """
 
@@ -39,7 +39,7 @@ from bfpp.schedules.orders.division import default_division
 from bfpp.schedules.settings.offloading import OFF, SELECTIVE
 from bfpp.sim.costs.units.offloading import least_passes
 from bfpp.sim.search.problem import Problem, replicas
-from bfpp.sim.search.space import Board, Numbered, Setting, Space, Tables
+from bfpp.sim.search.space import CostSetting, Numbered, Pipeline, Space, SpaceTables
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
@@ -95,9 +95,9 @@ def _valid(broken: Counter[str]) -> Iterator[None]:
 
 
 class _Block(NamedTuple):
-    """A board, and the numbers of communications and settings that it is crossed with."""
+    """A pipeline, and the numbers of communications and settings that it is crossed with."""
 
-    board: int
+    pipeline: int
     communications: Integers
     settings: Integers
 
@@ -107,7 +107,7 @@ class _Enumeration:
 
     def __init__(self, problem: Problem, broken: Counter[str]) -> None:
         self._problem, self._broken = problem, broken
-        self._boards, self._settings = Numbered[Board](), Numbered[Setting]()
+        self._pipelines, self._settings = Numbered[Pipeline](), Numbered[CostSetting]()
         self._communications = Numbered[Communication]()
         self._blocks: list[_Block] = []
         self._divisions = cache(self._divisions_of)
@@ -119,12 +119,12 @@ class _Enumeration:
         blocks = self._blocks
         sizes = [len(block.settings) for block in blocks]
         columns = (
-            np.repeat(np.array([block.board for block in blocks], dtype=np.int32), sizes),
+            np.repeat(np.array([block.pipeline for block in blocks], dtype=np.int32), sizes),
             np.concatenate([np.zeros(0, np.int32), *(block.communications for block in blocks)]),
             np.concatenate([np.zeros(0, np.int32), *(block.settings for block in blocks)]),
         )
-        tables = self._boards.rows, self._communications.rows, self._settings.rows
-        return Space(Tables(*tables), *columns)
+        tables = self._pipelines.rows, self._communications.rows, self._settings.rows
+        return Space(SpaceTables(*tables), *columns)
 
     def add(self, degrees: Degrees, samples: int) -> None:
         """Add what divides so, with as many samples on each replica."""
@@ -140,26 +140,29 @@ class _Enumeration:
                 for (loops, units), cut in self._divisions(schedule, degrees.pp, sharded):
                     if not problem.allows_values(loops=loops, units_per_stage=units):
                         continue
-                    board = Board(schedule, degrees.pp, microbatches, loops, units)
+                    pipeline = Pipeline(schedule, degrees.pp, microbatches, loops, units)
                     alone = replace(degrees, pp=1)
-                    settings = [Setting(alone, size, **each, cut=cut) for each in computed]
-                    self._cross(board, self._running(board, communications), settings)
+                    settings = [CostSetting(alone, size, **each, cut=cut) for each in computed]
+                    self._cross(pipeline, self._running(pipeline, communications), settings)
 
     def _running(
-        self, board: Board, communications: Iterable[Communication]
+        self, pipeline: Pipeline, communications: Iterable[Communication]
     ) -> Iterator[Communication]:
-        """With which of some communications a board runs, each once."""
-        every = dict.fromkeys(_of_steps(each, board.microbatches) for each in communications)
+        """With which of some communications a pipeline runs, each once."""
+        every = dict.fromkeys(_of_steps(each, pipeline.microbatches) for each in communications)
         for communication in every:
-            if fault := self._fault(board, communication):
+            if fault := self._fault(pipeline, communication):
                 self._broken[fault] += 1
             else:
                 yield communication
 
     def _cross(
-        self, board: Board, communications: Iterable[Communication], settings: list[Setting]
+        self,
+        pipeline: Pipeline,
+        communications: Iterable[Communication],
+        settings: list[CostSetting],
     ) -> None:
-        """Add a board with each of these communications and settings, in every way to offload."""
+        """Add a pipeline with each communication and setting, in every way to offload."""
         numbers = [self._settings.number(each) for each in settings]
         if self._problem.offload == (OFF,):
             chosen = [self._communications.number(each) for each in communications]
@@ -169,20 +172,20 @@ class _Enumeration:
                 (self._communications.number(replace(communication, offload=least)), number)
                 for communication in communications
                 for setting, number in zip(settings, numbers, strict=True)
-                for least in self._offloaded(board, setting)
+                for least in self._offloaded(pipeline, setting)
             ]
             pairs = np.array([each for each, _ in every]), np.array([each for _, each in every])
         if len(pairs[0]):
             columns = (each.astype(np.int32) for each in pairs)
-            self._blocks.append(_Block(self._boards.number(board), *columns))
+            self._blocks.append(_Block(self._pipelines.number(pipeline), *columns))
 
-    def _offloaded(self, board: Board, setting: Setting) -> Iterator[int]:
+    def _offloaded(self, pipeline: Pipeline, setting: CostSetting) -> Iterator[int]:
         """The passes from which on activations are offloaded, in each way that is asked for."""
         for way in self._problem.offload:
             if way == OFF:
                 yield 0
             elif way == SELECTIVE:
-                yield least_passes(self._problem.physical_of(setting), board.layout)
+                yield least_passes(self._problem.physical_of(setting), pipeline.layout)
             else:
                 yield int(way)
 
@@ -220,14 +223,14 @@ Division = tuple[int, int | tuple[int, ...]]
 """Loops, and units of a stage."""
 
 
-def _fault(board: Board, communication: Communication) -> str | None:
-    """The rule that a board breaks, in itself or with a communication."""
+def _fault(pipeline: Pipeline, communication: Communication) -> str | None:
+    """The rule that a pipeline breaks, in itself or with a communication."""
     try:
-        board.schedule.require(layout := board.layout)
+        pipeline.schedule.require(layout := pipeline.layout)
         communication.require(copies=bool(layout.copies))
         if layout.copies and communication.sharding is Sharding.FULL:
             # Only lowering shows whether copies meet for each run.
-            build_graph(board.schedule, layout, communication)
+            build_graph(pipeline.schedule, layout, communication)
     except InvalidConfiguration as error:
         return str(error)
     return None

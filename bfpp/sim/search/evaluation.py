@@ -1,6 +1,6 @@
 """Configurations predicted: what several share is worked out once.
 
-The costs of a setting hold for every board, the order of a board for any communication, and a task
+The costs of a setting hold for every pipeline, a pipeline's order for any communication, and a task
 graph for any costs. So a space is predicted graph by graph, and what does not depend on a graph's
 tasks is computed as columns over all configurations.
 """
@@ -36,16 +36,12 @@ from bfpp.sim.engines.compiled_engine import StepTime, timeline_of
 from bfpp.sim.experiment.periodic import Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import StepWork, step_columns
 from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peak_passing
-from bfpp.sim.memory.device_memory import (
-    Memories,
-    fullest_of,
-    graph_buffers,
-    memories_in_order,
-)
+from bfpp.sim.memory.device_memory import graph_buffers, memories_in_order
+from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.objectives import Objective, robust_step_time
 from bfpp.sim.search.outcomes import ROBUST, Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.space import Setting, Space
+from bfpp.sim.search.space import CostSetting, Space
 from bfpp.traces.timeline.timeline import Timeline
 
 
@@ -55,7 +51,7 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> Outcomes:
 
 
 class Predicted(NamedTuple):
-    """What a graph says of its configurations: columns, and rows of the parts of `Memories`."""
+    """Predictions of one graph's configurations: columns, and rows of the parts of `Memories`."""
 
     seconds: Seconds
     pass_seconds: Seconds
@@ -70,7 +66,7 @@ class Predicted(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Predicted]) -> Predicted:
-        """What several graphs say, one after the other."""
+        """Predictions of several graphs, one after the other."""
         none = np.zeros(0)
         nothing = cls(none, none, none, *np.zeros((2, 0, len(Memories._fields))))
         return cls(*map(np.concatenate, zip(nothing, *parts, strict=True)))
@@ -81,21 +77,21 @@ class Evaluation:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._physical: dict[Setting, PhysicalCosts] = {}
-        self._dispatches = self.physical(Setting(Degrees(), 1)).dispatch_seconds > 0
+        self._physical: dict[CostSetting, PhysicalCosts] = {}
+        self._dispatches = self.physical(CostSetting(Degrees(), 1)).dispatch_seconds > 0
         # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = latest(_steps)
         self.graph = latest(self._graph)
         self._peaks = latest(_peaks)
         self._fewer = latest(self._shortened)
 
-    def physical(self, setting: Setting) -> PhysicalCosts:
+    def physical(self, setting: CostSetting) -> PhysicalCosts:
         """The cost model of a setting; the number of pipeline ranks is the graph's."""
         if setting not in self._physical:
             self._physical[setting] = self._priced(setting)
         return self._physical[setting]
 
-    def _priced(self, setting: Setting) -> PhysicalCosts:
+    def _priced(self, setting: CostSetting) -> PhysicalCosts:
         if (size := setting.microbatch_size) == 1:
             return self.problem.physical_of(setting)
         return self.physical(setting._replace(microbatch_size=1)).of_size(size)
@@ -144,7 +140,7 @@ class Evaluation:
             np.array([device.peak_of(each.execution.precision) for each in physicals]),
             model.sequence,
         )
-        seconds, ranks = predicted.seconds, space.tables.pipelines[space.board]
+        seconds, ranks = predicted.seconds, space.tables.ranks[space.pipeline]
         columns = step_columns(
             seconds, work, Memories(*predicted.fullest.T), Memories(*predicted.first.T), device
         )
@@ -198,7 +194,7 @@ class Evaluation:
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
-        graph, physical = self.graph_of(configuration), self.physical(Setting.of(configuration))
+        graph, physical = self.graph_of(configuration), self.physical(CostSetting.of(configuration))
         return timeline_of(graph, physical.times(graph))
 
     def _robust_step_time(self, step: Configuration, physical: PhysicalCosts) -> float:

@@ -26,7 +26,7 @@ from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.schedules.settings.sharding import CHOICES
 from bfpp.schedules.settings.tensor_overlap import parse_tensor_overlap
 from bfpp.sim.experiment.reading import parameter_options, require_parameters
-from bfpp.sim.search.space import Board, Places, Setting, Space
+from bfpp.sim.search.space import CostSetting, Pipeline, Places, Space
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Outcome:
         default.
         """
         configuration = self.configuration
-        setting = Setting.of(configuration)
+        setting = CostSetting.of(configuration)
         return {
-            **_of_board(Board.of(configuration)),
+            **_of_pipeline(Pipeline.of(configuration)),
             **_of_communication(configuration.communication),
             "implementation": self.implementation,
             **_of_setting(setting),
@@ -195,7 +195,7 @@ class Outcomes(Sequence[Outcome]):
         robust[np.isnan(self.numbers[ROBUST])] = None
         numbers = {name: self.numbers[name] for name in RESULTS if name != PARTS}
         return {
-            **_taken([_of_board(each) for each in tables.boards], space.board),
+            **_taken([_of_pipeline(each) for each in tables.pipelines], space.pipeline),
             **_taken(
                 [_of_communication(each) for each in tables.communications], space.communication
             ),
@@ -258,16 +258,16 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     return Outcome(configuration, record["implementation"], **results)
 
 
-def _of_board(board: Board) -> dict[str, Any]:
-    """The columns of a board."""
-    units = board.units_per_stage
+def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
+    """The columns of a pipeline."""
+    units = pipeline.units_per_stage
     return {
-        "schedule": board.schedule.reference,
-        "pp": board.pp,
-        "loops": board.loops,
+        "schedule": pipeline.schedule.reference,
+        "pp": pipeline.pp,
+        "loops": pipeline.loops,
         "units_per_stage": units if isinstance(units, int) else None,
-        "microbatches": board.microbatches,
-        **_named_parameters(board.schedule),
+        "microbatches": pipeline.microbatches,
+        **_named_parameters(pipeline.schedule),
     }
 
 
@@ -279,7 +279,7 @@ def _of_communication(communication: Communication) -> dict[str, Any]:
     }
 
 
-def _of_setting(setting: Setting) -> dict[str, Any]:
+def _of_setting(setting: CostSetting) -> dict[str, Any]:
     """The columns of a setting, but for the cut."""
     degrees = setting.degrees
     return {
@@ -295,7 +295,7 @@ def _of_setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _of_cut(setting: Setting) -> str | None:
+def _of_cut(setting: CostSetting) -> str | None:
     return None if setting.cut is None else ",".join(map(str, setting.cut))
 
 

@@ -1,4 +1,4 @@
-"""What a search is asked: a model on GPUs of a cluster, and the values to try."""
+"""Problem of a search: a model on GPUs of a cluster, and the values to try."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bfpp.sim.models.model import Transformer
 from bfpp.sim.presets.numbers import is_count
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import require_columns
-from bfpp.sim.search.space import Setting
+from bfpp.sim.search.space import CostSetting
 
 ANY_SCHEDULE = "1f1b"
 """Costs are those of any schedule."""
@@ -173,9 +173,9 @@ class Problem:
             if name in DIMENSIONS and name in values
         )
 
-    def physical_of(self, setting: Setting | Configuration) -> PhysicalCosts:
+    def physical_of(self, setting: CostSetting | Configuration) -> PhysicalCosts:
         """The cost model of a setting, or of a configuration that has it."""
-        return self.physical(*(getattr(setting, name) for name in Setting._fields))
+        return self.physical(*(getattr(setting, name) for name in CostSetting._fields))
 
 
 DIMENSIONS = (

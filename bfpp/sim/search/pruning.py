@@ -17,7 +17,7 @@ import numpy as np
 
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
-from bfpp.sim.memory.device_memory import fullest_of
+from bfpp.sim.memory.peak_memory import fullest_of
 from bfpp.sim.search.bounds import bounds_of, closer_memories
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
@@ -38,7 +38,7 @@ class SearchResult(NamedTuple):
     excluded: Counter[str]
 
 
-class Case:
+class CaseBest:
     """The best of a number of devices and a batch size: the fastest, or smallest, and the front.
 
     Columns of samples a second, and of memory.
@@ -74,7 +74,9 @@ class Best:
     """The best of each case, so far."""
 
     def __init__(self, problem: Problem, top: int) -> None:
-        self._cases = defaultdict[tuple[int, int], Case](lambda: Case(problem.objective, top))
+        self._cases = defaultdict[tuple[int, int], CaseBest](
+            lambda: CaseBest(problem.objective, top)
+        )
 
     def add(self, space: Space, speed: Seconds, needed: Seconds) -> None:
         """Take some more that fit into account."""
@@ -131,7 +133,7 @@ class _Pruned:
         self._excluded = Counter[str]()
 
     def result(self) -> SearchResult:
-        """What was simulated, and why the rest was not."""
+        """Simulated configurations, and the reasons why the others are not."""
         known, places, predicted = self._known, [np.zeros(0, dtype=np.int64)], []
         for graph in self._space.graphs():
             left = self._left(graph)

@@ -117,7 +117,7 @@ def _methods(outcomes: Outcomes) -> Offsets:
     """For each outcome, numbers that only those of one method share."""
     space = outcomes.space
     tables, communications = space.tables, space.tables.communications
-    pipelines, microbatches = tables.pipelines[space.board], tables.microbatches[space.board]
+    ranks, microbatches = tables.ranks[space.pipeline], tables.microbatches[space.pipeline]
     sharded = {
         kind: number
         for number, kind in enumerate(
@@ -131,8 +131,8 @@ def _methods(outcomes: Outcomes) -> Offsets:
     ]
     return np.stack(
         [
-            space.setting, pipelines, microbatches, of_sharding[space.communication],
-            *(np.where(pipelines > 1, each, 0) for each in of_pipeline),
+            space.setting, ranks, microbatches, of_sharding[space.communication],
+            *(np.where(ranks > 1, each, 0) for each in of_pipeline),
         ],
         axis=1,
     ).astype(np.int64)  # fmt: skip

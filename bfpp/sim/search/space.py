@@ -1,10 +1,10 @@
 """Configurations as columns.
 
-A configuration is three numbers, each of a row in a table that many share: of boards, a schedule on
-its stages and micro-batches, which decide the order of the passes; of communications, which with a
-board make a task graph; and of settings, with which a graph has costs. So a million configurations
-take twelve megabytes, and whatever depends on one or two of the three is worked out once for all
-that share it. Objects are made of those that are looked at.
+A configuration is three numbers, each of a row in a table that many share: of a pipeline, which is
+a schedule on its stages and micro-batches, and decides the order of the passes; of a communication,
+which with the pipeline makes a task graph; and of a setting, with which the graph has costs. So a
+million configurations take twelve megabytes, and whatever depends on one or two of the three is
+worked out once for all that share it. Objects are made of those that are looked at.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Places = Offsets | Integers | Flags
 """Some places of columns: their numbers, or a mask."""
 
 
-class Board(NamedTuple):
+class Pipeline(NamedTuple):
     """A schedule on stages and micro-batches: what an order of passes depends on."""
 
     schedule: Schedule
@@ -41,8 +41,8 @@ class Board(NamedTuple):
     units_per_stage: int | tuple[int, ...]
 
     @classmethod
-    def of(cls, configuration: Configuration) -> Board:
-        """The board of a configuration."""
+    def of(cls, configuration: Configuration) -> Pipeline:
+        """The pipeline of a configuration."""
         each = configuration
         return cls(
             each.schedule, each.degrees.pp, each.microbatches, each.loops, each.units_per_stage
@@ -60,7 +60,7 @@ class Board(NamedTuple):
 
     @property
     def in_order(self) -> tuple[Any, ...]:
-        """Key by which boards are sorted."""
+        """Key by which pipelines are sorted."""
         schedule, pp, microbatches, loops, _ = self
         return (
             schedule.name,
@@ -72,8 +72,8 @@ class Board(NamedTuple):
         )
 
 
-class Setting(NamedTuple):
-    """What costs depend on beside the board: the degrees are those of one pipeline rank."""
+class CostSetting(NamedTuple):
+    """Values that costs depend on beside the pipeline; degrees are those of one of its ranks."""
 
     degrees: Degrees
     microbatch_size: int
@@ -83,7 +83,7 @@ class Setting(NamedTuple):
     tp_overlap: TensorOverlap | None = None
 
     @classmethod
-    def of(cls, configuration: Configuration) -> Setting:
+    def of(cls, configuration: Configuration) -> CostSetting:
         """The setting of a configuration."""
         values = (getattr(configuration, name) for name in cls._fields[1:])
         return cls(replace(configuration.degrees, pp=1), *values)
@@ -125,15 +125,15 @@ class Numbered(Generic[Row]):
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
-    """What configurations are numbers of; one object for all spaces that share it."""
+class SpaceTables:
+    """Tables whose rows configurations are; one object for all spaces that share them."""
 
-    boards: Sequence[Board]
+    pipelines: Sequence[Pipeline]
     communications: Sequence[Communication]
-    settings: Sequence[Setting]
+    settings: Sequence[CostSetting]
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
-        yield from (self.boards, self.communications, self.settings)
+        yield from (self.pipelines, self.communications, self.settings)
 
     def __getstate__(self) -> tuple[Sequence[Any], ...]:
         return tuple(self)
@@ -141,24 +141,24 @@ class Tables:
     def __setstate__(self, state: tuple[Sequence[Any], ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    def step(self, board: int, communication: int) -> Configuration:
-        """The step of a board with a communication, by their numbers: it has no costs."""
-        return self.boards[board].step(self.communications[communication])
+    def step(self, pipeline: int, communication: int) -> Configuration:
+        """The step of a pipeline with a communication, by their numbers: it has no costs."""
+        return self.pipelines[pipeline].step(self.communications[communication])
 
     @cached_property
     def layouts(self) -> Sequence[Layout]:
-        """The layout of each board."""
-        return [board.layout for board in self.boards]
+        """The layout of each pipeline."""
+        return [pipeline.layout for pipeline in self.pipelines]
 
     @cached_property
-    def pipelines(self) -> Offsets:
-        """Pipeline ranks of each board."""
-        return np.array([board.pp for board in self.boards], dtype=np.int64)
+    def ranks(self) -> Offsets:
+        """Pipeline ranks of each pipeline."""
+        return np.array([pipeline.pp for pipeline in self.pipelines], dtype=np.int64)
 
     @cached_property
     def microbatches(self) -> Offsets:
-        """Micro-batches of each board."""
-        return np.array([board.microbatches for board in self.boards], dtype=np.int64)
+        """Micro-batches of each pipeline."""
+        return np.array([pipeline.microbatches for pipeline in self.pipelines], dtype=np.int64)
 
     @cached_property
     def devices(self) -> Offsets:
@@ -172,10 +172,10 @@ class Tables:
         return np.array(every, dtype=np.int64)
 
     @cached_property
-    def in_order(self) -> tuple[Tables, list[Integers]]:
+    def in_order(self) -> tuple[SpaceTables, list[Integers]]:
         """The tables, sorted, and the new number of each row."""
         keys = (
-            [board.in_order for board in self.boards],
+            [pipeline.in_order for pipeline in self.pipelines],
             [_of_communication(each) for each in self.communications],
             [setting.in_order for setting in self.settings],
         )
@@ -186,7 +186,7 @@ class Tables:
             rank[order] = np.arange(len(table), dtype=np.int32)
             tables.append([table[row] for row in order])
             ranks.append(rank)
-        return Tables(*tables), ranks
+        return SpaceTables(*tables), ranks
 
 
 class Graph(NamedTuple):
@@ -200,8 +200,8 @@ class Graph(NamedTuple):
 class Space(Sequence[Configuration]):
     """Configurations: tables, and columns with the numbers of their rows."""
 
-    tables: Tables
-    board: Integers
+    tables: SpaceTables
+    pipeline: Integers
     communication: Integers
     setting: Integers
 
@@ -210,18 +210,18 @@ class Space(Sequence[Configuration]):
         """These configurations, as they come."""
         if isinstance(configurations, Space):
             return configurations
-        boards, settings = Numbered[Board](), Numbered[Setting]()
+        pipelines, settings = Numbered[Pipeline](), Numbered[CostSetting]()
         communications = Numbered[Communication]()
         numbers = [
             (
-                boards.number(Board.of(each)),
+                pipelines.number(Pipeline.of(each)),
                 communications.number(each.communication),
-                settings.number(Setting.of(each)),
+                settings.number(CostSetting.of(each)),
             )
             for each in configurations
         ]
         columns = np.array(numbers, dtype=np.int32).reshape(-1, 3).T
-        tables = Tables(boards.rows, communications.rows, settings.rows)
+        tables = SpaceTables(pipelines.rows, communications.rows, settings.rows)
         return cls(tables, *map(np.ascontiguousarray, columns))
 
     @classmethod
@@ -240,11 +240,11 @@ class Space(Sequence[Configuration]):
                 ]
                 for each in spaces
             ]
-            return cls(Tables(*(each.rows for each in numbered)), *_after_each_other(columns))
+            return cls(SpaceTables(*(each.rows for each in numbered)), *_after_each_other(columns))
         return cls(first.tables, *_after_each_other(columns))
 
     def __len__(self) -> int:
-        return len(self.board)
+        return len(self.pipeline)
 
     @overload
     def __getitem__(self, place: int) -> Configuration: ...
@@ -254,16 +254,16 @@ class Space(Sequence[Configuration]):
         """One configuration, or some of them."""
         if isinstance(place, slice):
             return Space(self.tables, *(column[place] for column in self.columns))
-        board, communication, setting = (
+        pipeline, communication, setting = (
             table[column[place]] for table, column in zip(self.tables, self.columns, strict=True)
         )
         return Configuration(
-            board.schedule,
-            replace(setting.degrees, pp=board.pp),
-            board.microbatches,
+            pipeline.schedule,
+            replace(setting.degrees, pp=pipeline.pp),
+            pipeline.microbatches,
             setting.microbatch_size,
-            board.loops,
-            board.units_per_stage,
+            pipeline.loops,
+            pipeline.units_per_stage,
             communication,
             *setting[2:],
         )
@@ -273,8 +273,8 @@ class Space(Sequence[Configuration]):
 
     @property
     def columns(self) -> list[Integers]:
-        """The numbers of boards, of communications, and of settings."""
-        return [self.board, self.communication, self.setting]
+        """The numbers of pipelines, of communications, and of settings."""
+        return [self.pipeline, self.communication, self.setting]
 
     def take(self, places: Places) -> Space:
         """The configurations at these places, of the same tables."""
@@ -287,10 +287,10 @@ class Space(Sequence[Configuration]):
             used, number = np.unique(column, return_inverse=True)
             tables.append([table[row] for row in used.tolist()])
             columns.append(number.astype(np.int32))
-        return Space(Tables(*tables), *columns)
+        return Space(SpaceTables(*tables), *columns)
 
     def in_order(self) -> Space:
-        """Each configuration once, those with one board, and of these with one graph, together."""
+        """Each configuration once, those of one pipeline, and of these with one graph, together."""
         tables, columns = self._sorted_tables
         _, first = np.unique(_one_number(columns, tables), return_index=True)
         return Space(tables, *(column[first] for column in columns))
@@ -302,7 +302,7 @@ class Space(Sequence[Configuration]):
         return np.argsort(_one_number(columns, tables), kind="stable")
 
     @property
-    def _sorted_tables(self) -> tuple[Tables, list[Integers]]:
+    def _sorted_tables(self) -> tuple[SpaceTables, list[Integers]]:
         tables, ranks = self.tables.in_order
         return tables, [rank[column] for rank, column in zip(ranks, self.columns, strict=True)]
 
@@ -324,39 +324,39 @@ class Space(Sequence[Configuration]):
         """Neighbours that have one task graph, in the order in which they stand."""
         if not len(self):
             return
-        board, communication, _ = self.columns
-        changes = (board[1:] != board[:-1]) | (communication[1:] != communication[:-1])
+        pipeline, communication, _ = self.columns
+        changes = (pipeline[1:] != pipeline[:-1]) | (communication[1:] != communication[:-1])
         begins = [0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]
         for first, end in pairwise(begins):
-            yield Graph(self.tables.step(board[first], communication[first]), slice(first, end))
+            yield Graph(self.tables.step(pipeline[first], communication[first]), slice(first, end))
 
     @property
     def layouts(self) -> Iterator[Layout]:
         """The layout of each configuration."""
-        return map(self.tables.layouts.__getitem__, self.board.tolist())
+        return map(self.tables.layouts.__getitem__, self.pipeline.tolist())
 
     @property
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> Iterator[CostSetting]:
         """The setting of each configuration."""
         return map(self.tables.settings.__getitem__, self.setting.tolist())
 
     @property
     def devices(self) -> Offsets:
         """Devices of each configuration."""
-        devices: Offsets = self.tables.pipelines[self.board] * self.tables.devices[self.setting]
+        devices: Offsets = self.tables.ranks[self.pipeline] * self.tables.devices[self.setting]
         return devices
 
     @property
     def batch(self) -> Offsets:
         """Samples of a step of each configuration."""
-        batch: Offsets = self.tables.microbatches[self.board] * self.tables.samples[self.setting]
+        batch: Offsets = self.tables.microbatches[self.pipeline] * self.tables.samples[self.setting]
         return batch
 
     @property
     def passes(self) -> Offsets:
         """Forward passes of a step of each configuration, over all units and micro-batches."""
-        of_boards = [each.units * each.microbatches for each in self.tables.layouts]
-        passes: Offsets = np.array(of_boards, dtype=np.int64)[self.board]
+        of_pipelines = [each.units * each.microbatches for each in self.tables.layouts]
+        passes: Offsets = np.array(of_pipelines, dtype=np.int64)[self.pipeline]
         return passes
 
 
@@ -364,7 +364,7 @@ def _after_each_other(columns: Iterable[Sequence[Integers]]) -> Iterator[Integer
     return map(np.concatenate, zip(*columns, strict=True))
 
 
-def _one_number(columns: Sequence[Integers], tables: Tables) -> Offsets:
+def _one_number(columns: Sequence[Integers], tables: SpaceTables) -> Offsets:
     """One number for the rows of each configuration, in their order."""
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
     for column, table in zip(columns, tables, strict=True):

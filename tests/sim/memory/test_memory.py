@@ -36,7 +36,8 @@ from bfpp.sim.experiment.prediction import predict
 from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.validation import compare
 from bfpp.sim.memory.activations_alive import passes_alive
-from bfpp.sim.memory.device_memory import CONTEXT, RESERVED, PeakMemory, rank_memories, rank_memory
+from bfpp.sim.memory.device_memory import rank_memories, rank_memory
+from bfpp.sim.memory.peak_memory import CONTEXT, RESERVED, PeakMemory
 from bfpp.sim.models.model import load_model
 from bfpp.traces.timeline.units import GIGABYTE
 from tests.helpers.strategies import graphs, order_graphs

@@ -22,7 +22,7 @@ from bfpp.sim.costs.communication.collectives import collective_seconds, crossin
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.activations import head_transient, layer_gradients, workspace_bytes
 from bfpp.sim.costs.units.seconds import blocked_seconds
-from bfpp.sim.memory.device_memory import PeakMemory
+from bfpp.sim.memory.peak_memory import PeakMemory
 from bfpp.sim.models.model import load_model
 from bfpp.sim.operators.checkpointing import Checkpointed
 from bfpp.sim.operators.experts import expert_rows

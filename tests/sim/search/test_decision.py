@@ -34,7 +34,7 @@ from bfpp.sim.search.outcomes import Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import KEYS, pareto, ranked, without_duplicates
-from bfpp.sim.search.space import Setting
+from bfpp.sim.search.space import CostSetting
 from bfpp.terminal.parser import Parser
 from tests.sim.experiment.test_experiment import values
 
@@ -57,7 +57,7 @@ def outcomes():
 def test_the_parts_of_a_step_are_all_of_it(problem):
     known = Evaluation(problem)
     for each in configurations(problem)[::17]:
-        timeline, physical = known.timeline(each), known.physical(Setting.of(each))
+        timeline, physical = known.timeline(each), known.physical(CostSetting.of(each))
         parts = parts_of_step(timeline, physical)
         assert sum(parts.values()) == pytest.approx(timeline.step_time, rel=1e-9)
         again = physical.recomputation.modules
@@ -71,13 +71,15 @@ def test_communication_inside_passes_is_told_apart():
     """Without latency, at a bandwidth without end, none is left."""
     known = Evaluation(PROBLEM)
     some = next(each for each in configurations(PROBLEM) if each.degrees.tp == 8)
-    inside = parts_of_step(known.timeline(some), known.physical(Setting.of(some)))[COMMUNICATION]
+    inside = parts_of_step(known.timeline(some), known.physical(CostSetting.of(some)))[
+        COMMUNICATION
+    ]
     assert inside > 0
     slow = replace(PROBLEM.cluster.levels[0], bandwidth=PROBLEM.cluster.levels[0].bandwidth / 2)
     slower = replace(PROBLEM.cluster, levels=(slow, *PROBLEM.cluster.levels[1:]))
     known = Evaluation(replace(PROBLEM, cluster=slower))
     assert (
-        parts_of_step(known.timeline(some), known.physical(Setting.of(some)))[COMMUNICATION]
+        parts_of_step(known.timeline(some), known.physical(CostSetting.of(some)))[COMMUNICATION]
         > inside
     )
 
@@ -161,7 +163,7 @@ def test_the_best_by_any_objective_are_found_without_the_others(objective):
 def test_jitter_is_drawn_alike_each_time():
     known, some = Evaluation(PROBLEM), configurations(PROBLEM)[40]
     graph = build_graph(some.schedule, some.layout, some.communication)
-    costs = known.physical(Setting.of(some)).costs(graph)
+    costs = known.physical(CostSetting.of(some)).costs(graph)
     still = robust_step_time(graph, costs, Jitter(0.0))
     assert still == pytest.approx(known.outcome(some).step_time, rel=1e-12)
     jitter = Jitter(0.1)

@@ -33,7 +33,7 @@ from bfpp.sim.search.bounds import bounds_of
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.outcomes import Outcome
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.space import Setting, Space
+from bfpp.sim.search.space import CostSetting, Space
 from bfpp.traces.timeline.metrics import bubble
 from tests.helpers.strategies import configurations
 
@@ -157,7 +157,7 @@ def test_no_order_passes_the_bounds(searched: tuple[Problem, list[Configuration]
     most = bounds_of(known, Space.of(chosen)).throughput
     for each, samples_per_second in zip(chosen, most.tolist(), strict=True):
         assert known.outcome(each).samples_per_second <= samples_per_second
-        physical, sharding = known.physical(Setting.of(each)), each.communication.sharding
+        physical, sharding = known.physical(CostSetting.of(each)), each.communication.sharding
         least = least_memories(physical, each.layout, sharding)
         needed = rank_memories(known.graph_of(each), physical)
         for bound, memory in zip(least, needed, strict=True):

@@ -40,7 +40,7 @@ from bfpp.sim.search.pruning import (
     nearest_of,
 )
 from bfpp.sim.search.ranking import nearest, pareto, ranked
-from bfpp.sim.search.space import Setting
+from bfpp.sim.search.space import CostSetting
 from bfpp.sim.search.workers import SERVER, Here, JobQueue, as_completed, executor
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.timeline.units import GIGABYTE
@@ -182,7 +182,7 @@ def test_no_schedule_passes_the_bounds(outcomes):
     bounds = bounds_of(known, outcomes.space)
     assert (outcomes.samples_per_second <= bounds.throughput).all()
     for each, least in zip(outcomes, bounds.memory_gb.tolist(), strict=True):
-        physical = known.physical(Setting.of(each.configuration))
+        physical = known.physical(CostSetting.of(each.configuration))
         closer = closer_memories(known, each.configuration)
         needed = [least, *(memories(physical).fullest.total_gb for memories in closer)]
         assert needed == sorted(needed)

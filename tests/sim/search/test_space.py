@@ -22,7 +22,7 @@ from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import TOO_LARGE, TOO_SLOW, begin, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import best_of_cases, cases, pareto, ranked, without_duplicates
-from bfpp.sim.search.space import Setting, Space
+from bfpp.sim.search.space import CostSetting, Space
 
 SMALL = replace(load_model("llama3-8b"), layers=4, sequence=512, name="small")
 PROBLEM = Problem(
@@ -164,7 +164,7 @@ def test_duplicates_are_those_of_one_method(outcomes: Outcomes) -> None:
     for each in best:
         of = each.configuration
         key: tuple[object, ...] = (
-            of.degrees, of.microbatches, of.communication.sharding, Setting.of(of),
+            of.degrees, of.microbatches, of.communication.sharding, CostSetting.of(of),
         )  # fmt: skip
         if of.degrees.pp > 1:
             key += of.communication, f"{each.step_time:.10e}", f"{each.memory_largest_gb:.10e}"

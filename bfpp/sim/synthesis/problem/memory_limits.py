@@ -16,7 +16,8 @@ from bfpp.schedules.graph.counts import peak_microbatches
 from bfpp.sim.costs.units.activations import activations_of_units
 from bfpp.sim.experiment.balance import Matrix, Pieces
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.memory.device_memory import CONTEXT, RESERVED, least_memories, rank_memories
+from bfpp.sim.memory.device_memory import least_memories, rank_memories
+from bfpp.sim.memory.peak_memory import CONTEXT, RESERVED
 from bfpp.traces.timeline.units import GIGABYTE
 
 FIELD = "memory_limit"

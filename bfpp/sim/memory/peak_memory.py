@@ -1,0 +1,151 @@
+"""Bytes of a device at its peak, by part: of one device, and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.traces.timeline.memory_record import PARTS
+from bfpp.traces.timeline.units import GIGABYTE
+
+RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
+"""Reserved over allocated memory, and its range in published runs on B200."""
+
+CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
+"""Bytes of a CUDA context and its modules, outside the allocator, and their assumed range."""
+
+
+class Memories(NamedTuple):
+    """Bytes on devices at their peak, as columns: over pipeline ranks, or over configurations.
+
+    `state` is what data-parallel sharding divides, `weights` and `gradients` the
+    buffers of training's precision, `saved` what passes keep until their backward
+    pass, `transient` what the running part needs in addition, `update` what the
+    optimizer's step allocates once activations are freed, `workspace` what
+    libraries and communication keep for good.
+    """
+
+    state: Numbers
+    weights: Numbers
+    gradients: Numbers
+    saved: Numbers
+    transient: Numbers
+    update: Numbers
+    workspace: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        """Bytes allocated at the peak: in the backward pass or in the optimizer's step."""
+        passing = np.maximum(self.saved + self.transient, self.update)
+        total: Numbers = self.state + self.weights + self.gradients + passing + self.workspace
+        return total
+
+    @property
+    def total_gb(self) -> Numbers:
+        """The total in units of 2^30 bytes."""
+        return self.total / GIGABYTE
+
+    @property
+    def reserved(self) -> Numbers:
+        """Bytes that the process takes of the device: the allocator's, and the context's."""
+        return RESERVED * self.total + CONTEXT
+
+    @property
+    def reserved_gb(self) -> Numbers:
+        """Reserved memory in units of 2^30 bytes."""
+        return self.reserved / GIGABYTE
+
+    @property
+    def reserved_range_gb(self) -> tuple[Numbers, Numbers]:
+        """The least and the most that this may reserve, by the ranges of what is added to it."""
+        total, (least, most), (low, high) = self.total, RESERVED_RANGE, CONTEXT_RANGE
+        return (least * total + low) / GIGABYTE, (most * total + high) / GIGABYTE
+
+    @property
+    def parts_gb(self) -> dict[str, Numbers]:
+        """The parts of the total, in its units; zero for those not allocated at the peak."""
+        updating = self.update > self.saved + self.transient
+        gone = {"saved": updating, "transient": updating, "update": ~updating}
+        return {
+            title: np.where(gone.get(name, False), 0.0, size / GIGABYTE)
+            for (name, title), size in zip(PARTS.items(), self, strict=True)
+        }
+
+    @property
+    def minimum(self) -> Memories:
+        """The same over infinitely many data-parallel ranks, as the paper counts it.
+
+        The state is gone, and the rest is as it was.
+        """
+        return self._replace(state=np.zeros_like(self.state))
+
+    def of(self, place: int) -> PeakMemory:
+        """The memory of one rank, or configuration."""
+        return PeakMemory(*[part.item(place) for part in self])
+
+    @property
+    def fullest(self) -> PeakMemory:
+        """The memory of the fullest one."""
+        return self.of(int(self.total.argmax()))
+
+
+class PeakMemory(NamedTuple):
+    """Bytes on one device of a rank, at its peak, by the parts of `Memories`."""
+
+    state: float
+    weights: float
+    gradients: float
+    saved: float
+    transient: float
+    update: float
+    workspace: float
+
+    @property
+    def total(self) -> float:
+        """Bytes allocated at the peak."""
+        return self._column.total.item()
+
+    @property
+    def total_gb(self) -> float:
+        """The total in units of 2^30 bytes."""
+        return self._column.total_gb.item()
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the process takes of the device."""
+        return self._column.reserved.item()
+
+    @property
+    def reserved_gb(self) -> float:
+        """Reserved memory in units of 2^30 bytes."""
+        return self._column.reserved_gb.item()
+
+    @property
+    def reserved_range_gb(self) -> tuple[float, float]:
+        """The least and the most that this may reserve."""
+        low, high = self._column.reserved_range_gb
+        return low.item(), high.item()
+
+    @property
+    def parts_gb(self) -> dict[str, float]:
+        """The parts of the total, in its units; zero for those not allocated at the peak."""
+        return {title: size.item() for title, size in self._column.parts_gb.items()}
+
+    @property
+    def minimum(self) -> PeakMemory:
+        """The same over infinitely many data-parallel ranks."""
+        return self._column.minimum.of(0)
+
+    @property
+    def _column(self) -> Memories:
+        return Memories(*np.array(self)[:, np.newaxis])
+
+
+def fullest_of(memories: Sequence[Memories]) -> Memories:
+    """Of several configurations on as many ranks, the memory of the fullest ranks."""
+    parts = np.array(memories)
+    ranks = Memories(*parts.swapaxes(0, 1)).total.argmax(axis=1)
+    return Memories(*parts[np.arange(len(parts)), :, ranks].T)
