@@ -111,12 +111,14 @@ class Prediction(Result):
             "host_memory_node_gb": node_memory(graph, physical) / GIGABYTE,
         }
 
-    def _interval(self, physical: PhysicalCosts) -> dict[str, float]:
-        """The step times between which 80 % of such runs are expected."""
-        from bfpp.sim.experiment.uncertainty import interval
+    def _interval(self, physical: PhysicalCosts) -> dict[str, Any]:
+        """The step times between which 80 % of such runs are expected, and what decides that."""
+        from bfpp.sim.experiment.uncertainty import explained, parts_of
 
-        expected = interval(self.timeline, physical)
-        return dict(zip(INTERVAL, (expected.low, expected.high), strict=True))
+        expected = explained(self.timeline, physical)
+        low, high = expected.interval.low, expected.interval.high
+        bounds = dict(zip(INTERVAL, (low, high), strict=True))
+        return {**bounds, "interval_parts": parts_of(expected, physical)}
 
     @cached_property
     def held(self) -> Sequence[MemoryRecord]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from bfpp.reports.presets import Presets, file_text
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
+from bfpp.sim.experiment.deviations import Constant, constants_of
 
 
 def _record(cluster: Cluster) -> dict[str, Any]:
     parts = asdict(cluster)
     levels = {level["name"]: level for level in parts["levels"]}
+    del parts["origins"]
     return {
         **parts,
         **levels,
         "levels": list(levels),
+        "constants": [each._asdict() for each in constants_of(cluster)],
         "network_intensity": cluster.network_intensity,
     }
 
@@ -24,6 +26,22 @@ def _record(cluster: Cluster) -> dict[str, Any]:
 def _per_second(bandwidth: float) -> str:
     gigabytes = bandwidth / 1e9
     return f"{gigabytes:,.0f}" if gigabytes >= 100 else f"{gigabytes:.3g}"
+
+
+LISTED = "# All constants, with the deviations of their logarithms, and where they are from:"
+
+
+def _text(name_or_path: str) -> str:
+    """The file of a cluster, and its constants with their provenance as comments."""
+    text = file_text("cluster", name_or_path).partition(LISTED)[0].rstrip()
+    lines = [_line(each) for each in constants_of(load_cluster(name_or_path))]
+    return "\n".join([text, "", LISTED, *lines]) if lines else text
+
+
+def _line(constant: Constant) -> str:
+    name, value, unit, deviation, kind, source = constant
+    sure = "" if deviation is None else f" +- {100 * deviation:.0f} %"
+    return f"# {name}: {value:g} {unit}".rstrip() + f"{sure}; {kind}: {source}"
 
 
 CLUSTERS = Presets[Cluster](
@@ -41,7 +59,7 @@ CLUSTERS = Presets[Cluster](
     },
     load=load_cluster,
     record=_record,
-    text=partial(file_text, "cluster"),
+    text=_text,
 )
 """The columns: GPUs of an NVLink domain, and the numbers of each GPU."""
 

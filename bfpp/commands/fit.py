@@ -13,15 +13,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bfpp.options import shared
-from bfpp.sim.measurements.fit import Fit, Numbers, constants_text, fit, fits
+from bfpp.sim.measurements.fit import Fit, Numbers, constants_text, fit, fits, too_few
 from bfpp.sim.measurements.fit import Progress as Tell
 from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
+from bfpp.sim.measurements.sites import fit_sites, sites_text
 from bfpp.sim.measurements.validation import Measurement
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.formats import CONSTANTS
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.printing import print_json, print_table
 
+FACTORS = ("cluster", "runs", "factor", "deviation before", "and after")
 COLUMNS = ("constant", "value", "standard error", "unit", "determined")
 
 
@@ -46,6 +48,9 @@ def run(options: argparse.Namespace) -> int:
     """Fit, report, and write the constants."""
     with blaming("TABLE.csv"):
         rows = read_measurements(options.table, trust=options.trust)
+        few = too_few(rows)
+    if few:
+        return _run_few(options, rows)
     with _progress(1 if options.no_cross_validation else fits(rows)) as progress:
         fitted = fit(rows, not options.no_cross_validation, progress)
     if options.json:
@@ -55,6 +60,29 @@ def run(options: argparse.Namespace) -> int:
     if options.out:
         with options.out.written() as path:
             path.write_text(constants_text(fitted, options.table.name), encoding="utf-8")
+    return 0
+
+
+def _run_few(options: argparse.Namespace, rows: list[Measurement]) -> int:
+    """Fit one factor of each cluster, which a single run can."""
+    found = fit_sites(rows)
+    if options.json:
+        print_json({"sites": [each.record for each in found]})
+    else:
+        cells = [
+            (
+                each.cluster,
+                str(each.runs),
+                f"{each.site.factor:.3f}",
+                f"{100 * each.before:.1f} %",
+                f"{100 * each.site.deviation:.1f} %",
+            )
+            for each in found
+        ]
+        print_table("Runs too few for constants: a factor of passes' seconds", FACTORS, cells)
+    if options.out:
+        with options.out.written() as path:
+            path.write_text(sites_text(found, options.table.name), encoding="utf-8")
     return 0
 
 

@@ -18,7 +18,12 @@ from bfpp.reports.pictures import (
     write_memory,
     write_pictures,
 )
-from bfpp.reports.prediction_notes import print_cautions, print_not_modelled, print_peak
+from bfpp.reports.prediction_notes import (
+    print_cautions,
+    print_interval,
+    print_not_modelled,
+    print_peak,
+)
 from bfpp.reports.tables import print_result
 from bfpp.schedules import InvalidConfiguration
 from bfpp.terminal.outputs import add_force_argument
@@ -69,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
         print_result(result)
         print_peak(result)
         print_cautions([result])
+        print_interval(result)
         print_not_modelled(result)
         if values:
             print_table("Assumed values", ("", "value", "from"), values)

@@ -8,8 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from bfpp.api.predictions import Prediction
+from bfpp.sim.cluster.provenance import UNSURE
 from bfpp.terminal.printing import output
 from bfpp.traces.timeline.units import in_words
+
+SHOWN_CONSTANTS = 3
+"""Unsure constants that are named, at most."""
 
 SHOWN_GB = 0.05
 """Parts of the memory smaller than this are not shown."""
@@ -56,6 +60,26 @@ def print_not_modelled(result: Prediction) -> None:
     """A line on standard output that says what the prediction leaves out."""
     if result.physical:
         output().print(Text(f"not modelled: {'; '.join(result.record['not_modelled'])}\n"))
+
+
+def print_interval(result: Prediction) -> None:
+    """A line on standard output that says what makes the interval of the step time."""
+    parts = result.record.get("interval_parts")
+    if not parts:
+        return
+    from bfpp.sim.experiment.uncertainty import COMPONENTS
+
+    others = [each for each in parts if each["name"] in COMPONENTS]
+    unsure = [each for each in parts if each["origin"] in UNSURE]
+    of_these = ", ".join(_share(each) for each in others)
+    named = ", ".join(f"{_share(each)} {each['origin']}" for each in unsure[:SHOWN_CONSTANTS])
+    total = sum(each["share"] for each in unsure)
+    by_them = f"; constants nobody measured there {total:.0%}: {named}" if named else ""
+    output().print(Text(f"the interval's variance: {of_these}{by_them}\n"))
+
+
+def _share(part: Mapping[str, Any]) -> str:
+    return f"{part['name']} {part['share']:.0%}"
 
 
 def _cautions(result: Prediction) -> Iterator[str]:

@@ -53,6 +53,7 @@ WITH_MODEL = ABSTRACT | {
     "memory_parts_gb",
     "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",
     "memory_reserved_gb", "tokens_per_second_per_gpu", "step_time_low", "step_time_high",
+    "interval_parts",
     "not_modelled", "memory_peak", "memory_over_time", "memory_reserved_low_gb",
     "memory_reserved_high_gb", "layers_of_stages", "megatron_layout", "torchtitan_modules",
 }  # fmt: skip

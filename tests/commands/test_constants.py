@@ -85,6 +85,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         )  # fmt: skip
 
     monkeypatch.setattr("bfpp.commands.fit.fit", fitted)
+    monkeypatch.setattr("bfpp.commands.fit.too_few", lambda _: False)
     return every
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, lcm
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.settings.precision import Format, Precision
 from bfpp.sim.cluster.nccl import ALGORITHMS, USUAL
 from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, Level, read_levels
+from bfpp.sim.cluster.provenance import Provenance, read_origins, require_known
+from bfpp.sim.cluster.site import Site, read_site
 from bfpp.sim.presets.file_kinds import CLUSTER, require_kind
 from bfpp.sim.presets.files import (
     Table,
@@ -68,7 +70,8 @@ class Device:
     the peak that they reached there. `dispatch_seconds` is what its host takes to dispatch a task
     of our executor, in addition to launching kernels, `step_seconds` what it takes for each step in
     addition, if not the implementation's. A job may reserve no more than `memory_limit`, by default
-    all of the `memory`.
+    all of the `memory`. Devices' speeds have a standard deviation of `speed_deviation`, passes of
+    the same work on one device `pass_deviation` (`bfpp.sim.costs.slowest`), both relative.
     """
 
     peak: float
@@ -93,6 +96,8 @@ class Device:
     host_link: float | None = None
     host_memory_bandwidth: float | None = None
     memory_limit: float | None = None
+    speed_deviation: float = 0.0
+    pass_deviation: float = 0.0
 
     @property
     def usable_memory(self) -> float:
@@ -124,7 +129,7 @@ class Cluster:
     `implementation` is the software that is trained with where nothing else is said, and `year` the
     year that its devices came out, where that is known.
     `deviations` has the standard errors of the logarithms of constants that were measured on it, by
-    where they are.
+    where they are; `origins` says where constants come from, `site` what your own runs say of it.
 
     >>> import bfpp
     >>> cluster = bfpp.load_cluster("dgx-h100")
@@ -140,6 +145,8 @@ class Cluster:
     implementation: str = "current"
     year: int | None = None
     deviations: tuple[tuple[tuple[str, ...], float], ...] = ()
+    origins: tuple[Provenance, ...] = field(default=(), compare=False)
+    site: Site | None = None
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}>"
@@ -186,15 +193,17 @@ class Cluster:
         return tuple(used)
 
 
+PROVENANCE = "provenance"
+
 _KEYS: dict[str, type] = {
-    **dict.fromkeys(("device", INTRA_NODE, INTER_NODE, "levels", "deviations"), dict),
+    **dict.fromkeys(("device", INTRA_NODE, INTER_NODE, "levels", "deviations", "site"), dict),
     "gpus_per_node": int,
-    "algorithms": list,
+    **dict.fromkeys(("algorithms", PROVENANCE), list),
     "implementation": str,
     "year": int,
     "format": str,
 }
-_OPTIONAL = ("algorithms", "implementation", "year", "deviations", "format")
+_OPTIONAL = ("algorithms", "implementation", "year", "deviations", "format", "site", PROVENANCE)
 _TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
 _EFFICIENCIES = (
     "matmul_efficiency",
@@ -207,12 +216,19 @@ _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("host_bandwidth", "host_link", "host_memory_bandwidth"), float),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds", "dispatch_seconds"), float),
-    "step_seconds": float,
+    **dict.fromkeys(("step_seconds", "speed_deviation", "pass_deviation"), float),
     "reads_columns": bool,
     **dict.fromkeys(("attention", "peaks", "format_efficiencies"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
 }
+USUAL_PRODUCTS = 0.74
+"""Share of the peak that large GEMMs reach where a file does not say it.
+
+The median of twelve machines' best shapes, 0.51 to 0.97 (stas00/ml-engineering).
+"""
+
 _DEVICE_DEFAULTS: Table = {
+    "matmul_efficiency": USUAL_PRODUCTS,
     "multiprocessors": 1,
     "launch_seconds": 0.0,
     "host_seconds": 0.0,
@@ -227,6 +243,8 @@ _DEVICE_DEFAULTS: Table = {
     "step_seconds": None,
     "host_link": None,
     "host_memory_bandwidth": None,
+    "speed_deviation": 0.0,
+    "pass_deviation": 0.0,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
     "former_efficiency": 1.0,
@@ -249,7 +267,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         name_or_path, fitted_settings("clusters") if fitted is None else fitted
     )
     deep = "levels" in settings
-    left_out = (*_OPTIONAL, *(_TWO_LEVELS if deep else ("levels",)))
+    left_out = (*_OPTIONAL, *(_TWO_LEVELS if deep else (INTER_NODE, "levels")))
     kinds = {key: kind for key, kind in _KEYS.items() if not (deep and key in _TWO_LEVELS[1:])}
     table = require_keys("cluster", name, settings, kinds, left_out)
     device = require_keys(
@@ -258,7 +276,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         table["device"],
         _DEVICE_KEYS,
         tuple(_DEVICE_DEFAULTS),
-        ("step_seconds",),
+        ("step_seconds", "speed_deviation", "pass_deviation"),
     )
     _require_shares(f"{name}: device", device, _EFFICIENCIES)
     device = {**_DEVICE_DEFAULTS, **device}
@@ -272,7 +290,11 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     gpus = table.get("gpus_per_node") or levels[0].size or 1
     software = {key: table[key] for key in ("implementation", "year") if key in table}
     cluster = Cluster(name, Device(**device), levels, gpus, _algorithms(name, table), **software)
-    return replace(cluster, deviations=_deviations(cluster, table.get("deviations", {})))
+    origins = read_origins(name, table.get(PROVENANCE, []))
+    require_known(name, origins, lambda path: _value_at(cluster, path) is not None)
+    deviations = _deviations(cluster, table.get("deviations", {}))
+    site = read_site(name, table["site"]) if "site" in table else None
+    return replace(cluster, deviations=deviations, origins=origins, site=site)
 
 
 def _settings(name_or_path: str, fitted: Mapping[str, Table]) -> tuple[str, Table]:
@@ -283,7 +305,9 @@ def _settings(name_or_path: str, fitted: Mapping[str, Table]) -> tuple[str, Tabl
         if like not in (known := preset_names("cluster")):
             reason = f"{name}: like must be one of {', '.join(known)}, not {like!r}"
             raise InvalidConfiguration("cluster", reason)
-        settings = _replaced(_settings(like, fitted)[1], settings)
+        preset = _settings(like, fitted)[1]
+        entries = [*preset.get(PROVENANCE, []), *settings.get(PROVENANCE, [])]
+        settings = _replaced(preset, settings) | {PROVENANCE: entries}
     if not name_or_path.endswith(".toml"):
         settings = _replaced(settings, fitted.get(name, {}))
     return name, settings
@@ -302,11 +326,17 @@ def _deviations(cluster: Cluster, table: Table) -> tuple[tuple[tuple[str, ...], 
 
 
 def _has_number(cluster: Cluster, path: tuple[str, ...]) -> bool:
+    value = _value_at(cluster, path)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _value_at(cluster: Cluster, path: tuple[str, ...]) -> object:
+    """The value that these names lead to in a cluster's device or level; None if there is none."""
     value: object = {"device": cluster.device, **{each.name: each for each in cluster.levels}}
     for name in path:
         value = dict(value) if isinstance(value, tuple) else value
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return value
 
 
 def _algorithms(name: str, table: Table) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from bfpp.sim.presets.numbers import LARGEST, is_usable
 
 FIELD = "constants"
 
-SECTIONS = ("device", "intra_node", "inter_node", "levels")
+SECTIONS = ("device", "intra_node", "inter_node", "levels", "site")
 
 
 @dataclass(frozen=True)

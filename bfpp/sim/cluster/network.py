@@ -5,7 +5,7 @@ by the next level. What leaves a node passes a port of each level on its way, bu
 is a fabric of its own: the network does not begin behind it.
 
 A file describes each level in a table (`levels.NAME`), in the order of their sizes. `intra_node`
-and `inter_node` are short for two of them.
+and `inter_node` are short for two of them, or the former alone for one node.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ _INTER_NODE_KEYS = (
     *("bandwidth_per_node", "latency", "oversubscription", "transfer_latency", "rendezvous"),
     *("transfer_efficiency", "ring_efficiency"),
 )
+_SECTIONS = {INTRA_NODE: _INTRA_NODE_KEYS, INTER_NODE: _INTER_NODE_KEYS}
 
 
 def read_levels(name: str, table: Table) -> tuple[Level, ...]:
@@ -121,22 +122,24 @@ def read_levels(name: str, table: Table) -> tuple[Level, ...]:
 def _two_levels(name: str, table: Table) -> tuple[Level, ...]:
     gpus = table["gpus_per_node"]
     kinds = {**_KEYS, "bandwidth_per_node": float}
-    inside, between = (
-        require_keys(
+    sections = {
+        section: require_keys(
             "cluster",
             f"{name}: {section}",
             table[section],
             {key: kinds[key] for key in keys},
             keys[2:],
         )
-        for section, keys in ((INTRA_NODE, _INTRA_NODE_KEYS), (INTER_NODE, _INTER_NODE_KEYS))
-    )
-    shared = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
-    shared |= {"port_bandwidth": between["bandwidth_per_node"], "gpus_per_port": gpus}
-    return (
-        _level(f"{name}: {INTRA_NODE}", INTRA_NODE, {**inside, "size": gpus, "link": NVLINK}),
-        _level(f"{name}: {INTER_NODE}", INTER_NODE, {**shared, "link": NETWORK}),
-    )
+        for section, keys in _SECTIONS.items()
+        if section in table
+    }
+    inside = {**sections[INTRA_NODE], "size": gpus, "link": NVLINK}
+    levels = [_level(f"{name}: {INTRA_NODE}", INTRA_NODE, inside)]
+    if between := sections.get(INTER_NODE):
+        shared = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
+        shared |= {"port_bandwidth": between["bandwidth_per_node"], "gpus_per_port": gpus}
+        levels.append(_level(f"{name}: {INTER_NODE}", INTER_NODE, {**shared, "link": NETWORK}))
+    return tuple(levels)
 
 
 def _level(where: str, name: str, table: object) -> Level:

@@ -30,6 +30,7 @@ from bfpp.sim.cluster.software_profiles import (
 )
 from bfpp.sim.costs.communication.links import Beside, Links
 from bfpp.sim.costs.communication.routes import Routes
+from bfpp.sim.costs.slowest import waiting_factor
 from bfpp.sim.costs.units.seconds import (
     UnitSeconds,
     part_counts,
@@ -351,6 +352,11 @@ class ModelOnCluster:
     def unit_seconds(self, layout: Layout) -> UnitSeconds:
         """Seconds of the passes of each unit."""
         return unit_seconds(self, self.layers(layout))
+
+    def waiting_factor(self, layout: Layout, *, fully_sharded: bool) -> float:
+        """Factor of passes' seconds on the slowest of a job's devices to those on a mean one."""
+        degrees = replace(self.degrees, pp=layout.pp)
+        return waiting_factor(self.cluster, degrees, fully_sharded=fully_sharded)
 
     @once_for_stages
     def unit_launches(self, layout: Layout) -> UnitSeconds:

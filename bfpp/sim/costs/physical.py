@@ -123,8 +123,9 @@ class PhysicalCosts(ModelOnCluster):
             units = unit_seconds(self, self.layers(layout), communicates=False)
         passes = units.forward + units.backward_input + units.backward_weight
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
+        waiting = self.waiting_factor(layout, fully_sharded=False)
         within = (1 - TOLERANCE) * self._least_seconds(layout)
-        return (1 - ROUNDING) * max(float(busiest), within)
+        return (1 - ROUNDING) * max(waiting * float(busiest), within)
 
 
 def graph_columns(graph: TaskGraph) -> core.GraphColumns:

@@ -94,13 +94,19 @@ class PhysicalStep:
         parameters = physical.model.word_parameters(physical.tp)
         return parameters * share * self.parameter_bytes.gradients
 
+    @cached_property
+    def waiting_factor(self) -> float:
+        """Factor of passes' seconds on the slowest device to those on a mean one."""
+        fully_sharded = self.graph.communication.sharding is Sharding.FULL
+        return self.physical.waiting_factor(self.graph.layout, fully_sharded=fully_sharded)
+
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share.
 
         What they exchange between experts is in that, unless it is priced by itself.
         """
         units = self.physical.unit_seconds(self.graph.layout)
-        seconds = self._of_units(units, tasks, parts)
+        seconds = self.waiting_factor * self._of_units(units, tasks, parts)
         return Load(seconds - self.exchanged_inside(tasks) if self.graph.templates else seconds)
 
     def _of_units(self, units: UnitSeconds, tasks: Integers, parts: Sequence[str]) -> Seconds:

@@ -60,6 +60,7 @@ def _of_cells(step: PhysicalStep) -> Beside:
         kinds.codes,
         overlap,
         graph.communication.offload > 0,
+        step.waiting_factor,
         tuple(graph.templates.items()),
     )
     if decisive not in known:
@@ -170,7 +171,7 @@ def _with_exposed_exchanges(step: PhysicalStep, seconds: Seconds) -> Seconds:
         ("backward_input", backward & (number > last[graph.rank])),
     ):
         longer = getattr(exposed, part) - getattr(hidden, part)
-        seconds[alone] += longer[graph.unit[alone]] / layout.slices
+        seconds[alone] += step.waiting_factor * longer[graph.unit[alone]] / layout.slices
     return seconds
 
 

@@ -2,32 +2,32 @@
 
 Each end of a prediction's 80 % interval is as far from it, in logarithms, as all constants together
 make it: each by what the step time changes where that one is at the end of its own 80 %
-(`presets/deviations.toml`), and by what constants do not explain of published runs of its kind
-(`presets/residuals.toml`). Such steps, and not slopes, for the two ends apart: a host that is just
-fast enough has no slope; slower, it lengthens the step, and faster, it shortens nothing.
+(`presets/deviations.toml`), and by what constants do not explain of published runs: of machines,
+of sites and of runs of its kind (`bfpp.sim.experiment.residuals`). Such steps, and not slopes, for
+the two ends apart: a host that is just fast enough has no slope; slower, it lengthens the step, and
+faster, it shortens nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import exp, hypot, log, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Degrees, Layout
 from bfpp.schedules.columns import Seconds
-from bfpp.schedules.settings.attention import Attention
 from bfpp.schedules.settings.precision import Format
-from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
-from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.cluster.placement import DevicePlacement
+from bfpp.sim.cluster.provenance import origin_of
 from bfpp.sim.costs.parameters import numbers, with_number
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.presets.files import PRESETS, fitted_uncertainty, leaves, read_toml
+from bfpp.sim.experiment.deviations import Path, deviation_of
+from bfpp.sim.experiment.residuals import Residuals, residuals_of, rival_residual
+from bfpp.sim.presets.files import fitted_uncertainty
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
 
@@ -39,41 +39,8 @@ QUANTILE = 1.2816
 FASTER, SLOWER = ENDS = -QUANTILE, QUANTILE
 """The ends of an 80 % interval, in standard deviations of each constant for the worse."""
 
-USUAL = "usual"
-"""What holds of a cluster that says nothing else."""
-
-ANY = "any"
-"""The kind of runs of which none of their own kind are published."""
-
 NEARLY_FULL = 0.9
 """Share of a device's memory from which on allocators are known to stall."""
-
-
-class RunKind(NamedTuple):
-    """Kind of run by which residuals are grouped."""
-
-    recomputed: bool
-    one_node: bool
-    current: bool
-
-    def __str__(self) -> str:
-        return ", ".join(
-            (
-                "recomputed" if self.recomputed else "not recomputed",
-                "one node" if self.one_node else "many nodes",
-                "current software" if self.current else "software of 2022",
-            )
-        )
-
-
-def kind_of(physical: PhysicalCosts, layout: Layout) -> RunKind:
-    """The kind of a run."""
-    devices = replace(physical.degrees, pp=layout.pp).devices
-    return RunKind(
-        physical.recomputation != NO_RECOMPUTATION,
-        devices <= physical.cluster.domain,
-        physical.implementation.attention is Attention.FUSED,
-    )
 
 
 @dataclass(frozen=True)
@@ -88,25 +55,46 @@ class Interval:
 
 
 def interval(
-    timeline: Timeline, physical: PhysicalCosts, residuals: Mapping[str, float] | None = None
+    timeline: Timeline, physical: PhysicalCosts, residuals: Residuals | None = None
 ) -> Interval:
     """The interval of a predicted step time; with the shipped residuals by default."""
-    residual = _residual(physical, timeline.graph.layout, residuals)
-    return around(timeline.step_time, constants_spread(timeline, physical), residual)
+    return explained(timeline, physical, residuals).interval
 
 
-def _residual(
-    physical: PhysicalCosts, layout: Layout, residuals: Mapping[str, float] | None = None
-) -> float:
-    """The deviation of runs of this kind that no constant explains."""
-    known = shipped_residuals() if residuals is None else residuals
-    return known.get(str(kind_of(physical, layout)), known[ANY])
+class Explained(NamedTuple):
+    """An interval, and the share of its variance that each constant and component makes."""
+
+    interval: Interval
+    shares: Mapping[str, float]
+
+
+MACHINE, SITE, RUN = COMPONENTS = ("machine", "site", "run")
+"""Shares of an interval that no constant makes."""
+
+
+def explained(
+    timeline: Timeline, physical: PhysicalCosts, residuals: Residuals | None = None
+) -> Explained:
+    """The interval of a predicted step time, and what makes it as wide as it is.
+
+    Constants go by their names in the costs (`cluster.device.host_seconds`); shares are those of
+    the mean of both ends, and constants that were fitted together share by what each does alone.
+    """
+    faster, slower = (_changes(timeline, physical, end) for end in ENDS)
+    components = residuals_of(physical, timeline.graph.layout, residuals)
+    spread = Spread(*(float(np.linalg.norm(each.combined)) for each in (faster, slower)))
+    of_constants = [hypot(*each) / sqrt(2) for each in zip(faster.alone, slower.alone, strict=True)]
+    parts = dict(zip(map(".".join, faster.paths), of_constants, strict=True))
+    parts |= {name: QUANTILE * each for name, each in zip(COMPONENTS, components, strict=True)}
+    total = sum(each**2 for each in parts.values()) or 1.0
+    shares = {name: each**2 / total for name, each in parts.items()}
+    return Explained(around(timeline.step_time, spread, components.total), shares)
 
 
 class Doubt(NamedTuple):
-    """Uncertainty of a predicted step: of constants, and the residual of its kind.
+    """Uncertainty of a predicted step, beside others on the same cluster: of constants, its own.
 
-    What constants change at an end of their 80 %, and a deviation that none explains.
+    What constants change at an end of their 80 %, and a deviation of the run that none explains.
     """
 
     changes: Mapping[float, Seconds]
@@ -115,20 +103,41 @@ class Doubt(NamedTuple):
 
 def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
     """The doubt about a step if all constants were exact, which takes no prediction of it."""
-    return Doubt(dict.fromkeys(ENDS, np.zeros(0)), _residual(physical, layout))
+    return Doubt(dict.fromkeys(ENDS, np.zeros(0)), rival_residual(physical, layout))
+
+
+LEAST_SHARE = 0.01
+"""Share of an interval's variance below which a part is not listed."""
+
+
+def parts_of(expected: Explained, physical: PhysicalCosts) -> list[dict[str, Any]]:
+    """The parts of an interval, the largest first: constants with the kind of their origin."""
+    largest = sorted(expected.shares.items(), key=lambda part: -part[1])
+    return [
+        {"name": name.removeprefix("cluster."), "origin": _kind(physical, name), "share": share}
+        for name, share in largest
+        if share >= LEAST_SHARE
+    ]
+
+
+def _kind(physical: PhysicalCosts, name: str) -> str | None:
+    """The kind of a constant's origin; None where it is not said, or of what is no constant."""
+    part, *path = name.split(".")
+    origin = origin_of(physical.cluster.origins, tuple(path)) if part == "cluster" else None
+    return None if origin is None else str(origin.kind)
 
 
 def doubt_of(timeline: Timeline, physical: PhysicalCosts, ends: Iterable[float] = ENDS) -> Doubt:
     """Uncertainty of a step, at some ends of its interval: dozens of predictions for each."""
     changes = {end: constants_changes(timeline, physical, end) for end in ends}
-    return Doubt(changes, _residual(physical, timeline.graph.layout))
+    return Doubt(changes, rival_residual(physical, timeline.graph.layout))
 
 
 def difference_spread(one: Doubt, other: Doubt, end: float) -> float:
     """Distance to an end of the 80 % interval of log(`one` / `other`), of two steps on one cluster.
 
-    What a constant changes in both alike says nothing about which is longer. What no constant
-    explains is taken to be independent, since nobody has measured how much of it is common.
+    What a constant changes in both alike says nothing about which is longer, nor does what is the
+    machine's or the site's. What is a run's own is taken to be independent.
     """
     of_constants = float(np.linalg.norm(one.changes[end] - other.changes[end]))
     return hypot(of_constants, QUANTILE * hypot(one.residual, other.residual))
@@ -177,13 +186,25 @@ def constants_changes(
     One after the other where they are independent; those that were fitted together, in combinations
     that are. Changes of two runs on a cluster, with the same software, are of the same constants.
     """
-    tables, together = _deviations(), _fitted_together(physical) if fitted else {}
-    known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {}) | together
-    measured = {("cluster", *path): value for path, value in physical.cluster.deviations}
+    return _changes(timeline, physical, deviations, fitted=fitted).combined
+
+
+class _Changes(NamedTuple):
+    """Changes of a step time's logarithm: by each constant alone, and in combinations."""
+
+    paths: Sequence[Path]
+    alone: Seconds
+    combined: Seconds
+
+
+def _changes(
+    timeline: Timeline, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
+) -> _Changes:
+    together = _fitted_together(physical) if fitted else {}
     constants = [
         (path, value, spread)
         for path, value in numbers(physical)
-        if value and (spread := measured.get(path) or known.get(_usual_path(physical, path)))
+        if value and (spread := deviation_of(physical.cluster, path, together, own=fitted))
     ]
     changes = [
         log(_worse(physical, path, value, deviations * spread).step_time(timeline.graph))
@@ -191,10 +212,10 @@ def constants_changes(
         else log(timeline.step_time)
         for path, value, spread in constants
     ]
-    combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
-        physical, [path if path in together else () for path, _, _ in constants]
-    )
-    return combined
+    paths = [path for path, _, _ in constants]
+    alone: Seconds = np.array(changes) - log(timeline.step_time)
+    combined = alone @ _combinations(physical, [path if path in together else () for path in paths])
+    return _Changes(paths, alone, combined)
 
 
 def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
@@ -224,10 +245,6 @@ def _not_crossed(physical: PhysicalCosts, degrees: Degrees) -> set[str]:
     joined = DevicePlacement.on(physical.cluster, degrees).sizes
     outer = zip(physical.cluster.levels[1:], joined, strict=True)
     return {level.name for level, inner in outer if inner >= degrees.devices}
-
-
-Path = tuple[str, ...]
-"""The names of the fields that lead to a number in the costs."""
 
 
 def _places(physical: PhysicalCosts) -> dict[Path, int]:
@@ -271,13 +288,6 @@ def _combinations(physical: PhysicalCosts, paths: Sequence[Path]) -> Matrix:
     return root
 
 
-def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Path of a number's deviation in the table: a level is NVLink, or a network."""
-    links = {level.name: level.link for level in physical.cluster.levels}
-    kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
-    return tuple(kinds[links[name]] if name in links else name for name in path)
-
-
 def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) -> PhysicalCosts:
     """The costs with one constant worse by `deviation`: a time longer, a share smaller."""
     factor = exp(deviation if _grows(path) else -deviation)
@@ -288,19 +298,6 @@ def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) 
 def _grows(path: Path) -> bool:
     """True if a larger constant is worse: a time, and not a share."""
     return not any(name.endswith(("efficiency", "efficiencies", "bandwidth")) for name in path)
-
-
-@cache
-def _deviations() -> dict[str, dict[tuple[str, ...], float]]:
-    """Deviations by the path of the constant, the usual ones and those of clusters."""
-    table = read_toml("constants", PRESETS / "deviations.toml")
-    return {name: dict(leaves(part)) for name, part in table.items()}
-
-
-@cache
-def shipped_residuals() -> Mapping[str, float]:
-    """The residuals by kind that come with the package."""
-    return read_toml("constants", PRESETS / "residuals.toml")
 
 
 def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float) -> list[str]:
@@ -316,7 +313,12 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     evenly = bool(physical.model.experts and routing.capacity is None and routing.imbalance == 1)
     cases = {
         "loading data, checkpoints, logging": True,
-        "stragglers: all devices are equally fast": degrees.devices > 1,
+        "stragglers: all devices are equally fast": (
+            degrees.devices > 1 and not device.speed_deviation
+        ),
+        "stragglers beyond the usual spread of devices": (
+            degrees.devices > 1 and device.speed_deviation > 0
+        ),
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
         "multiprocessors that communication in a pipeline takes from compute": overlaps,
         "experts that are chosen more often than others": evenly,

@@ -166,15 +166,7 @@ def fit(
     `progress` is called with what is about to be fitted, `fits(rows)` times in
     all. Raises `InvalidInput` if there are fewer rows than constants.
     """
-    for row in rows:
-        if row.experiment.profile is not None:
-            raise InvalidInput("rows of a profile have no constants to fit")
-        if row.experiment.constants is not None:
-            raise InvalidInput(
-                "rows have a column constants, which are what is fitted: leave it out"
-            )
-        if (cluster := row.experiment.cluster) not in preset_names("cluster"):
-            raise InvalidInput(f"constants are those of presets, and {cluster!r} is a file")
+    _require_fit(rows)
     parameters = parameters_of(rows)
     if len(rows) <= len(parameters):
         raise InvalidInput(f"{len(rows)} rows cannot determine {len(parameters)} constants")
@@ -201,6 +193,24 @@ def fit(
     of_logarithms = covariance[np.ix_(determined, determined)]
     of_logarithms /= np.outer(values[determined], values[determined])
     return Fit(tuple(FittedConstant(*each) for each in constants), of_logarithms, errors, left_out)
+
+
+def too_few(rows: Sequence[Measurement]) -> bool:
+    """True if rows cannot determine the constants; raises `InvalidInput` where none are fitted."""
+    _require_fit(rows)
+    return len(rows) <= len(parameters_of(rows))
+
+
+def _require_fit(rows: Sequence[Measurement]) -> None:
+    for row in rows:
+        if row.experiment.profile is not None:
+            raise InvalidInput("rows of a profile have no constants to fit")
+        if row.experiment.constants is not None:
+            raise InvalidInput(
+                "rows have a column constants, which are what is fitted: leave it out"
+            )
+        if (cluster := row.experiment.cluster) not in preset_names("cluster"):
+            raise InvalidInput(f"constants are those of presets, and {cluster!r} is a file")
 
 
 def fitted(parameters: Sequence[Parameter], cases: Sequence[Case]) -> Constants:

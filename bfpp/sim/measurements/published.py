@@ -41,18 +41,50 @@ class Source:
     @property
     def left_out(self) -> Constants | None:
         """The constants that shipped ones would be without this source, if it decides some."""
-        if not (self.fitted or self.software):
-            return None
-        return Constants(
-            {**fitted_settings("clusters"), **self.fitted},
-            {**fitted_settings("implementations"), **self.software},
-        )
+        return _without(self.fitted, self.software)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that published runs are of: a GPU, and the presets of its clusters.
+
+    `fitted` and `software` have what was fitted to runs on it as other machines have it.
+    """
+
+    name: str
+    clusters: tuple[str, ...]
+    fitted: Mapping[str, Table] = field(default_factory=dict)
+    software: Mapping[str, Table] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> Constants | None:
+        """The constants that shipped ones would be without this machine, if it decides some."""
+        return _without(self.fitted, self.software)
+
+
+def _without(clusters: Mapping[str, Table], software: Mapping[str, Table]) -> Constants | None:
+    if not (clusters or software):
+        return None
+    return Constants(
+        {**fitted_settings("clusters"), **clusters},
+        {**fitted_settings("implementations"), **software},
+    )
 
 
 def sources() -> dict[str, Source]:
     """The sources by the names of their tables."""
     tables = read_toml("table", FOLDER / "sources.toml")
     return {name: Source(name, **table) for name, table in tables.items()}
+
+
+def machines() -> dict[str, Machine]:
+    """The machines by the names of the presets of their clusters."""
+    tables = read_toml("table", FOLDER / "machines.toml")
+    found = [
+        Machine(name, tuple(table["clusters"]), table.get("fitted", {}), table.get("software", {}))
+        for name, table in tables.items()
+    ]
+    return {cluster: machine for machine in found for cluster in machine.clusters}
 
 
 def table_path(name_or_path: str) -> Path:

@@ -1,0 +1,107 @@
+"""Deviations of the constants of a cluster, each with its unit and its provenance.
+
+A constant's deviation is the standard deviation of its logarithm: measured on the cluster, fitted
+to it, or what published values of it differ by (`presets/deviations.toml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from bfpp.sim.cluster.cluster import Cluster
+from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
+from bfpp.sim.cluster.provenance import origin_of
+from bfpp.sim.costs.parameters import numbers
+from bfpp.sim.presets.files import PRESETS, leaves, read_toml
+
+USUAL = "usual"
+"""The deviations of a cluster that says nothing else."""
+
+DOUBTED = "doubted"
+"""By how much a constant deviates more, or less, than usual, by the kind of its origin."""
+
+CLUSTER = "cluster"
+
+UNITS = {
+    "bytes": ("memory", "memory_limit"),
+    "bytes/s": ("memory_bandwidth", "bandwidth", "host_bandwidth", "host_link"),
+    "FLOP/s": ("peak", "peaks"),
+    "1/s": ("exponentials",),
+    "s": ("latency", "seconds", "synchronisation", "rendezvous"),
+    "": ("multiprocessors", "tile", "size"),
+}
+"""Units by the names of constants, or how these end; all others are shares and factors."""
+
+SHARE = "share"
+
+Path = tuple[str, ...]
+"""The names of the fields that lead to a number in the costs."""
+
+
+class Constant(NamedTuple):
+    """A constant of a cluster: its value, unit and deviation, and how it is known, and by whom.
+
+    Constants that are not doubted, as those of data sheets, have no `deviation`.
+    """
+
+    name: str
+    value: float
+    unit: str
+    deviation: float | None
+    kind: str
+    source: str
+
+
+def constants_of(cluster: Cluster) -> Iterator[Constant]:
+    """The constants of a cluster whose file gives them a provenance, in the order of its fields."""
+    parts = {"device": cluster.device, **{each.name: each for each in cluster.levels}}
+    for name, part in parts.items():
+        for path, value in numbers(part):
+            origin = origin_of(cluster.origins, (name, *path))
+            if value is not None and origin is not None:
+                deviation = deviation_of(cluster, (CLUSTER, name, *path))
+                unit, dotted = unit_of(path), ".".join((name, *path))
+                yield Constant(dotted, value, unit, deviation, origin.kind, origin.source)
+
+
+def unit_of(path: Path) -> str:
+    """The unit of a constant, by its name or that of the table that it is in."""
+    for unit, names in UNITS.items():
+        if any(part.endswith(names) for part in (path[0], path[-1])):
+            return unit
+    return SHARE
+
+
+def deviation_of(
+    cluster: Cluster, path: Path, together: Mapping[Path, float] | None = None, *, own: bool = True
+) -> float | None:
+    """The deviation of a constant: measured on the cluster or fitted to it, or else as usual.
+
+    What was measured on the machine itself deviates less than that (`DOUBTED`). Of those that were
+    fitted `together`, it is known; not its `own`: as if nothing were known of the cluster alone.
+    """
+    tables = deviations()
+    measured = dict(cluster.deviations).get(path[1:]) if path[0] == CLUSTER else None
+    of_cluster = tables.get(cluster.name, {}) if own else {}
+    usual = _usual_path(cluster, path)
+    known = measured or (together or {}).get(path) or of_cluster.get(usual)
+    if known or (found := tables[USUAL].get(usual)) is None:
+        return known
+    origin = origin_of(cluster.origins, path[1:]) if path[0] == CLUSTER else None
+    return found * (1.0 if origin is None else tables[DOUBTED].get((origin.kind,), 1.0))
+
+
+def _usual_path(cluster: Cluster, path: Path) -> Path:
+    """Path of a number's deviation in the table: a level is NVLink, or a network."""
+    links = {level.name: level.link for level in cluster.levels}
+    kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
+    return tuple(kinds[links[name]] if name in links else name for name in path)
+
+
+@cache
+def deviations() -> dict[str, dict[Path, float]]:
+    """Deviations by the path of the constant, the usual ones and those of clusters."""
+    table = read_toml("constants", PRESETS / "deviations.toml")
+    return {name: dict(leaves(part)) for name, part in table.items()}
