@@ -20,7 +20,7 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
-from bfpp.schedules.families.registry import ALIASES, DEFAULT_SCHEDULES, ORDERS
+from bfpp.schedules.families.registry import DEFAULT_SCHEDULES, ORDERS, canonical_name
 from bfpp.schedules.formats.graph_json import read_graph
 from bfpp.schedules.formats.python_file import MARK
 from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts, read_values
@@ -141,8 +141,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _is_content(source: str) -> bool:
     """True if the content of a file is to be checked, which other commands would refuse."""
-    known = {*registered_schedules(), *ALIASES}
-    if source in known or MARK in source or is_experiment_file(source):
+    if (
+        canonical_name(source) in registered_schedules()
+        or MARK in source
+        or is_experiment_file(source)
+    ):
         return False
     return source == "-" or source.endswith((ORDERS, *JSON)) or Path(source).exists()
 

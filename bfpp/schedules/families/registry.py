@@ -70,6 +70,19 @@ ALIASES = {
 }
 """Names of schedules in other software."""
 
+_PREFIX = "schedule"
+"""Begins the names of PyTorch's classes."""
+
+_IN_FRAMEWORKS = {
+    "interleaved1f1b": "depth-first",
+    "1f1b-interleaved": "depth-first",
+    "looped-bfs": "breadth-first",
+    "zbv-zero-bubble": "zb-v",
+    "forward-backward-pipelining-without-interleaving": "1f1b",
+    "forward-backward-pipelining-with-interleaving": "depth-first",
+}
+"""PyTorch's and Megatron-LM's names, in small letters; those that are like ours are not here."""
+
 ORDERS = ".csv"
 """File ending of orders."""
 
@@ -118,11 +131,34 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
     elif MARK in name:
         schedule = load_schedule(name)
     else:
-        schedule = _registered(ALIASES.get(name, name))
+        schedule = _registered(canonical_name(name))
     for parameter in parameters:
         if parameter not in schedule.parameters:
             raise InvalidConfiguration(parameter, f"{schedule.name} has no such parameter")
     return replace(schedule, **parameters)
+
+
+def canonical_name(name: str) -> str:
+    """Our name of a schedule that may be called as in PyTorch or Megatron-LM, in any case.
+
+    A name that is not known stays as it is.
+
+    >>> canonical_name("ScheduleInterleaved1F1B"), canonical_name("dualpipe_v")
+    ('depth-first', 'dualpipe-v')
+    """
+    if name in _BY_NAME:  # without loading entry points
+        return name
+    known = {**ALIASES, **_IN_FRAMEWORKS, **{each: each for each in registered_schedules()}}
+    if name in known:
+        return known[name]
+    plain = {_letters(each): meant for each, meant in known.items()}
+    letters = _letters(name)
+    return plain.get(letters) or plain.get(letters.removeprefix(_PREFIX)) or name
+
+
+def _letters(name: str) -> str:
+    """Letters and digits of a name, in small letters."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def referred_parameters(schedule: Schedule) -> dict[str, Any]:
