@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from bfpp import __version__
 from bfpp.core.sources import CoreError
 from bfpp.executor.devices.out_of_memory import shortage
+from bfpp.launchers.sources.command_words import is_command
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.formats.python_file import exit_as_error, line_at_fault
 from bfpp.terminal import error_lines
@@ -82,12 +83,24 @@ def _run(words: list[str]) -> int:
 
 
 def _spelled_out(words: list[str]) -> list[str]:
-    """The words; a bare `--resume` is spelled out, or it would take the next word for its step."""
+    """The words; a bare `--resume` is spelled out, or it would take the next word for its step.
+
+    A command that starts training, after `--`, is one word: it is a SCHEDULE.
+    """
+    before, mark, after = _divided(words)
+    if mark and is_command(shlex.join(after)):
+        words = [*before, shlex.join(after)]
     pairs = zip(words, [*words[1:], ""], strict=False)
     return [
         "--resume=last" if word == "--resume" and not after.isdecimal() else word
         for word, after in pairs
     ]
+
+
+def _divided(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    """The words before and after `--`, if it is there."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], at < len(words), words[at + 1 :]
 
 
 def _report(name: str, reason: str) -> int:

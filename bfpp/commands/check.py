@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.options import shared
-from bfpp.options.experiment_file import experiment_of_file, is_experiment_file
+from bfpp.options.experiment_file import experiment_of_file
+from bfpp.options.named_experiments import holds_experiment
 from bfpp.schedules import (
     P2P,
     Configuration,
@@ -144,7 +145,7 @@ def _is_content(source: str) -> bool:
     if (
         canonical_name(source) in registered_schedules()
         or MARK in source
-        or is_experiment_file(source)
+        or holds_experiment(source)
     ):
         return False
     return source == "-" or source.endswith((ORDERS, *JSON)) or Path(source).exists()

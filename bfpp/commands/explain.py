@@ -13,9 +13,8 @@ from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE
 from bfpp.api.saved import SavedTimeline, is_job_file, is_timeline_file, load
 from bfpp.options import shared
-from bfpp.options.experiment_file import is_experiment_file
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.named_experiments import named, require_same_unit, side_by_side
+from bfpp.options.named_experiments import holds_experiment, named, require_same_unit, side_by_side
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration
@@ -167,7 +166,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     base, inherited = vars(options), shared.given(options)
     if not words or words[0].startswith("-"):
         words = [options.schedule, *words]
-    elif not is_experiment_file(words[0]):
+    elif not holds_experiment(words[0]):
         inherited = named(options.schedule, trust=options.trust).record | inherited
         dividing = {name: inherited[name] for name in DIVIDING if name in inherited}
         [other] = side_by_side([named(words[0], trust=options.trust)], dividing)

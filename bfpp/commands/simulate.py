@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from rich.text import Text
+
 from bfpp.api.predictions import in_pieces, memory_record, predict
 from bfpp.options import shared
+from bfpp.options.launch_notes import launch_lines, launch_of, launch_record
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.reports.assumptions import assumed_values
 from bfpp.reports.exports import add_export_arguments, write_exports
@@ -28,7 +31,7 @@ from bfpp.reports.tables import print_result
 from bfpp.schedules import InvalidConfiguration
 from bfpp.terminal.outputs import add_force_argument
 from bfpp.terminal.parser import Parser
-from bfpp.terminal.printing import print_json, print_table
+from bfpp.terminal.printing import output, print_json, print_table
 
 
 def add_arguments(parser: Parser) -> None:
@@ -58,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     check_picture_arguments(options)
     experiment = shared.experiment(options)
     require_memory(options, experiment)
-    assumed = assumptions(options)
+    launch = launch_of(options.schedule)
+    assumed = [*assumptions(options), *(launch.assumed if launch else ())]
     if options.assumptions and experiment.software is None:
         raise InvalidConfiguration("assumptions", "needs --model and --cluster")
     values = assumed_values(experiment, shared.given(options)) if options.assumptions else []
@@ -68,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         record = result.record | memory_record(result)
         if values:
             record["assumptions"] = [each._asdict() for each in values]
-        print_json(with_assumptions(record, assumed))
+        print_json(with_assumptions(record | launch_record(launch), assumed))
     else:
         print_text(options, [drawn])
         print_result(result)
@@ -76,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
         print_cautions([result])
         print_interval(result)
         print_not_modelled(result)
+        if launch:
+            output().print(Text("".join(f"{line}\n" for line in launch_lines(launch))))
         if values:
             print_table("Assumed values", ("", "value", "from"), values)
     write_pictures(options, [drawn], result.title)

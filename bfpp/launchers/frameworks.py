@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bfpp.launchers import megatron, torchtitan
 from bfpp.launchers.launch import FrameworkConfig, Launch
+from bfpp.launchers.megatron.command import command
+from bfpp.launchers.torchtitan.settings import settings
 from bfpp.sim.experiment.experiment import Experiment
 
 FRAMEWORKS: dict[str, Callable[[Launch], FrameworkConfig]] = {
-    "megatron": megatron.command,
-    "torchtitan": torchtitan.settings,
+    "megatron": command,
+    "torchtitan": settings,
 }
 
 

@@ -104,6 +104,9 @@ class Launch:
     overlaps_chunks = Meaning(_physical(lambda each: each.overlaps_chunks), "tp_overlap")
     cp_comm = Meaning(_physical(lambda each: each.exchange))
     cuda_graphs = Meaning(_physical(lambda each: each.implementation.cuda_graphs))
+    gradient_bytes = Meaning(
+        _physical(lambda each: each.implementation.gradient_bytes), "main_gradients"
+    )
     offload_modules = Meaning(_physical(lambda each: each.offload_modules))
 
     def __getattr__(self, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bfpp.launchers.recognise import is_launch_file
 from bfpp.options.experiment_file import experiment_of_file, is_experiment_file, read_experiment
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.orders_file import GivenOrders
@@ -12,11 +13,20 @@ from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 
 
+def holds_experiment(schedule: str) -> bool:
+    """True if SCHEDULE is a file, or a command, that says a whole experiment."""
+    return is_experiment_file(schedule) or is_launch_file(schedule)
+
+
 def named(schedule: str, *, trust: bool = False) -> Experiment:
-    """The experiment of a file, or one with the schedule of that name.
+    """The experiment of a file or a command, or one with the schedule of that name.
 
     With `trust`, an experiment file may name Python code.
     """
+    if is_launch_file(schedule):
+        from bfpp.launchers.launch_file import read_launch_file  # start-up time
+
+        return read_launch_file(schedule).experiment
     if is_experiment_file(schedule):
         return read_experiment(schedule, trust=trust)
     return experiment_of_file(schedule, {"schedule": schedule})
@@ -28,7 +38,7 @@ def compared(names: Sequence[str], *, trust: bool = False) -> list[Experiment]:
     files = {
         name: each
         for name, each in known.items()
-        if is_experiment_file(name) or isinstance(each.rule, GivenOrders)
+        if holds_experiment(name) or isinstance(each.rule, GivenOrders)
     }
     if not files:
         return [known[name] for name in names]

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.options.experiment_file import is_experiment_file
-from bfpp.options.named_experiments import named
+from bfpp.options.launch_notes import report_left_out
+from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.schedules import Schedule, registered_schedules
 from bfpp.schedules.families.registry import ALIASES
 from bfpp.schedules.formats.python_file import MARK
@@ -55,6 +55,9 @@ TYPES = {
 
 TRUST = "--trust"
 
+COMMAND = "command"
+"""Where parsed options have the name of the command."""
+
 OF_SCHEDULE = "parameter of a schedule: "
 """Prefix of schedules' own parameters among parsed options."""
 
@@ -73,6 +76,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
                 "FILE.csv: orders in PyTorch's format",
                 "FILE.py:NAME: a schedule in a Python file",
                 "FILE.toml: an experiment file, whose values options override",
+                "FILE.sh, FILE.yaml, -- torchrun ...: a launch file of Megatron-LM, or a command",
             ]
         ),
     )
@@ -110,7 +114,7 @@ def _add_parameters_of_files(
 ) -> None:
     """The parameters of the schedules in files among `arguments`, unless an option has the name."""
     for word in arguments:
-        if MARK in word or is_experiment_file(word):
+        if MARK in word or holds_experiment(word):
             rule = named(word, trust=TRUST in words).rule
             group = parser.add_argument_group(f"parameters of {rule.name}")
             for name, option in parameter_options(rule).items():
@@ -247,6 +251,7 @@ def with_parameters(
 
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
+    report_left_out(getattr(options, COMMAND, None), options.schedule)
     return named(options.schedule, trust=options.trust).changed(**given(options))
 
 
@@ -272,6 +277,7 @@ def pipeline(options: argparse.Namespace) -> Experiment:
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
     values = {name: value for name, value in given(options).items() if name in names}
     values |= given_parameters(options)
+    report_left_out(getattr(options, COMMAND, None), options.schedule)
     known = named(options.schedule, trust=options.trust)
     if known.model is not None:
         values = {"model": None, "loops": known.configuration.layout.loops, "cut": None, **values}

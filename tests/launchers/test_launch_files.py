@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from bfpp.launchers import megatron, torchtitan
+from bfpp.launchers.megatron.command import PARTS
+from bfpp.launchers.megatron.flags import FLAGS
+from bfpp.launchers.torchtitan import settings
 from tests.helpers.hand import GOLDEN, require_golden
 
 CASES = {
@@ -31,8 +33,9 @@ CASES = {
     "windows": (
         "breadth-first --model gpt-oss-120b --layers 8 --cluster dgx-b200 --pp 2 --loops 2 "
         "--microbatches 4 --dp 8 --tp 2 --ep 4 --sharding full --precision nvfp4 "
-        "--quantised-weights --tp-overlap chunked --capacity-factor 1.25 --offload all "
-        "--offload-share 0.5 --offload-modules core_attn,moe_act --cuda-graphs --seq-length 2048"
+        "--microbatch-overlap --quantised-weights --tp-overlap chunked --capacity-factor 1.25 "
+        "--offload all --offload-share 0.5 --offload-modules core_attn,moe_act --cuda-graphs "
+        "--seq-length 2048"
     ),
     "older": (
         "1f1b --model gpt-1.2b --cluster dgx-a100 --implementation megatron --pp 4 --cut 7,6,6,5 "
@@ -48,6 +51,10 @@ CASES = {
     ),
     "one-rank": (
         "1f1b --model gpt-345m --cluster dgx-h100 --pp 1 --microbatches 2 --dp 2 --precision fp32"
+    ),
+    "half": (
+        "1f1b --model gpt-345m --cluster dgx-h100 --pp 2 --microbatches 4 --precision fp16 "
+        "--tied-embeddings --clipping --no-pp-overlap"
     ),
     "uneven": (
         "zb1p --model gpt-345m --cluster dgx-h100 --pp 3 --cut 9,8,7 --microbatches 8 "
@@ -67,14 +74,16 @@ def test_launch_files(bfpp: Callable[..., tuple[int, str, str]], name: str, fram
 def test_every_flag_is_in_one_of_them() -> None:
     written = {flag for text in _texts("megatron") for flag in re.findall(r"--[\w-]+", text)}
     one_of_two = {"--fp4-param-gather", "--fp8-param-gather"}
-    flags = one_of_two | {each for each in _strings(megatron) if re.fullmatch(r"--\w[\w-]+", each)}
+    named = {each for part in PARTS for each in _strings(part)}
+    flags = one_of_two | {each for each in named if re.fullmatch(r"--\w[\w-]+", each)}
     assert len(flags) > 80
     assert flags <= written
+    assert flags <= FLAGS.keys()
 
 
 def test_every_key_is_in_one_of_them() -> None:
     written = {key for text in _texts("torchtitan") for key in _keys(tomllib.loads(text))}
-    known = {each for each in _strings(torchtitan) if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", each)}
+    known = {each for each in _strings(settings) if re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", each)}
     assert len(known) > 20
     assert known <= written
 
@@ -83,9 +92,9 @@ def _texts(framework: str) -> list[str]:
     return [(GOLDEN / "launch" / f"{name}.{framework}.txt").read_text() for name in CASES]
 
 
-def _strings(module: ModuleType) -> Iterator[str]:
-    """The texts of a module's source."""
-    for node in ast.walk(ast.parse(getsource(module))):
+def _strings(source: ModuleType | Callable[..., object]) -> Iterator[str]:
+    """The texts in the source of a module or a function."""
+    for node in ast.walk(ast.parse(getsource(source))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

@@ -43,6 +43,7 @@ from bfpp.sim.experiment.reading import (
 )
 from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, of_group
 from bfpp.sim.experiment.values.option import ABSTRACT, PHYSICAL
+from bfpp.sim.models.model_text import text_of
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
 
 if TYPE_CHECKING:
@@ -356,8 +357,12 @@ class Experiment(ParsedValues):
         """
         values: dict[str, Any] = {"schedule": self.rule.reference}
         usual = referred_parameters(self.rule) | DEFAULTS
-        software = {} if self.implementation else {"implementation": self.software}
-        for name, value in (self.rule.parameters | self._own | software).items():
+        known = self.rule.parameters | self._own
+        if not self.implementation:
+            known["implementation"] = self.software
+        if self.model is not None and not isinstance(self.model, str):
+            known["model"] = text_of(self.model)
+        for name, value in known.items():
             if value != usual[name] or name in SIZE:
                 if not isinstance(value, str | int | float):
                     raise InvalidConfiguration(name, "was made in Python and has no name to write")

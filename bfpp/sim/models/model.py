@@ -14,6 +14,7 @@ from functools import cached_property
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.hugging_face import is_config, read_config
 from bfpp.sim.models.matrices import Experts, HeadSizes, LatentAttention, Matrices
+from bfpp.sim.models.model_text import is_text, read_text
 from bfpp.sim.presets.file_kinds import MODEL, require_kind
 from bfpp.sim.presets.files import read_settings, require_fields
 
@@ -353,7 +354,7 @@ _PARTS = {"experts": Experts, "latent": LatentAttention}
 
 
 def load_model(name_or_path: str) -> Transformer:
-    """The model of that preset, of that TOML file, or of a Hugging Face config.json.
+    """The model of that preset, TOML file or Hugging Face config.json, or of these sizes.
 
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
 
@@ -363,6 +364,8 @@ def load_model(name_or_path: str) -> Transformer:
     """
     if is_config(name_or_path):
         name, table = read_config(name_or_path)
+    elif is_text(name_or_path):
+        name, table = read_text(name_or_path)
     else:
         name, table = read_settings("model", name_or_path)
         require_kind("model", name, table, MODEL)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import bfpp
-from bfpp.launchers.torchtitan import SCHEDULES
+from bfpp.launchers.torchtitan.settings import SCHEDULES
 from bfpp.schedules import InvalidConfiguration, find_schedule, registered_schedules
 from bfpp.schedules.families.registry import ALIASES, canonical_name
 

@@ -17,10 +17,13 @@ from bfpp.options.shared import pipeline
 from bfpp.schedules import InvalidConfiguration, Sharding, registered_schedules
 from bfpp.schedules.families.gpipe import GPipe
 from bfpp.schedules.layout.layout import Layout
+from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.models.model import load_model
+from bfpp.sim.models.model_text import text_of
+from bfpp.sim.presets.files import preset_names
 
 PHYSICAL = {"model": "bert-6.6b", "cluster": "dgx-a100"}
 
@@ -127,10 +130,37 @@ def test_other_names_mean_the_same():
     assert named == Experiment("depth-first", loops=4, sharding=Sharding.FULL)
 
 
-def test_what_was_made_in_python_has_no_name_to_write():
-    model = replace(load_model("bert-6.6b"), layers=8)
-    with pytest.raises(InvalidConfiguration, match="model: was made in Python"):
-        _ = Experiment("1f1b", model=model, cluster="dgx-a100").record
+def test_a_cluster_made_in_python_has_no_name_to_write_but_a_model_is_its_sizes():
+    model = replace(load_model("deepseek-v3"), layers=8)
+    experiment = Experiment("1f1b", model=model, cluster="dgx-a100", implementation="current")
+    read = experiment_of(experiment.record)
+    assert read.transformer == model
+    assert read.changed(model=model) == experiment
+    with pytest.raises(InvalidConfiguration, match="cluster: was made in Python"):
+        _ = experiment.changed(cluster=load_cluster("dgx-a100")).record
+
+
+@pytest.mark.parametrize("name", preset_names("model"))
+def test_every_model_is_read_from_its_sizes(name):
+    assert load_model(text_of(load_model(name))) == load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("layers=8,hidden", "'hidden' is not a size, as layers=24 is"),
+        ("layers=8,layers=9", "layers is given twice"),
+        ("layers=8", "own: the key 'hidden' is missing"),
+        ("layers=8,wide=9", "own: unknown key 'wide'"),
+        ("layers=many", "own: layers must be a whole number, not 'many'"),
+        ("experts.routed=8,experts=8", "experts is given twice"),
+        ("experts=8,experts.routed=8", "experts.routed is given twice"),
+    ],
+)
+def test_sizes_that_are_no_model_are_refused(text, reason):
+    with pytest.raises(InvalidConfiguration) as refused:
+        load_model(text)
+    assert reason in str(refused.value)
 
 
 def test_a_model_decides_what_is_not_said():

@@ -27,7 +27,7 @@ class PhysicalValues(StepValues):
         None,
         PHYSICAL,
         "name",
-        "a preset, a TOML file, or a Hugging Face config.json",
+        "a preset, a TOML file, a Hugging Face config.json, or sizes (layers=24,hidden=1024,...)",
         "NAME|FILE",
     )
     layers: int | None = option(None, PHYSICAL, "count", "number of layers (default: the model's)")

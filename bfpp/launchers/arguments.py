@@ -1,0 +1,141 @@
+"""Settings of a launch file by name, typed, and what became of each of them.
+
+A reader takes values from `Arguments`, which knows the ones that were given and never read, so
+that no setting is ignored in silence: the counterpart of `Launch` for writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.presets.numbers import is_usable, real, whole
+
+FIELD = "schedule"
+
+Words = tuple[str, ...]
+"""The values that are given for a setting: none for a flag alone."""
+
+MOST_LETTERS = 60
+"""Letters of a value in a message."""
+
+
+class Kind(NamedTuple):
+    """A kind of value: what it must be, and its reader, which returns None for anything else."""
+
+    title: str
+    read: Callable[[Words], Any]
+
+
+class Flag(NamedTuple):
+    """A setting of a framework: the kind of its value, and its default there."""
+
+    kind: Kind
+    default: Any = None
+
+
+class Ignored(NamedTuple):
+    """A setting that the prediction leaves out, or takes for another: if that matters, and why."""
+
+    name: str
+    value: str
+    matters: bool
+    reason: str
+
+
+def _whole(words: Words) -> int | None:
+    number = whole(words[0]) if len(words) == 1 else None
+    return number if number is not None and 0 <= number < 2**31 else None
+
+
+def _number(words: Words) -> float | None:
+    number = real(words[0]) if len(words) == 1 else -1.0
+    return number if is_usable(number) else None
+
+
+def _switch(words: Words) -> bool | None:
+    return _SWITCHED.get(words[0].lower()) if len(words) == 1 else (None if words else True)
+
+
+def _text(words: Words) -> str | None:
+    return words[0] if len(words) == 1 and words[0] else None
+
+
+def _listed(words: Words) -> Words | None:
+    return tuple(part for word in words for part in word.strip("[]()").replace(",", " ").split())
+
+
+_SWITCHED = {"true": True, "1": True, "false": False, "0": False}
+
+COUNT = Kind("a whole number", _whole)
+NUMBER = Kind("a number of at least 0", _number)
+SWITCH = Kind("a flag alone, or true or false", _switch)
+TEXT = Kind("one value", _text)
+LIST = Kind("a list", _listed)
+
+
+class Arguments:
+    """The settings that a launch file gives, by name."""
+
+    def __init__(self, source: str, given: Mapping[str, Words], known: Mapping[str, Flag]) -> None:
+        self.source, self.given, self.known = source, given, known
+        self.read: set[str] = set()
+        self.assumed: list[str] = []
+        self._replaced: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a setting as its kind has it, or the default; it counts as understood."""
+        flag = self.known[name]
+        self.read.add(name)
+        if name not in self.given:
+            return flag.default
+        if (value := flag.kind.read(self.given[name])) is None:
+            self.refuse(name, f"must be {flag.kind.title}, not {self.shown(name)!r}")
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.given
+
+    def required(self, name: str) -> Any:
+        """The value of a setting that there is no default for."""
+        if name not in self:
+            self.refuse(name, "is missing")
+        return self[name]
+
+    def shown(self, name: str) -> str:
+        """The given value as a text of bounded length."""
+        text = " ".join(self.given[name])
+        return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3] + "..."
+
+    def replace(self, name: str, reason: str) -> None:
+        """Say that a setting is taken for another, which matters."""
+        self._replaced[name] = reason
+
+    def assume(self, sentence: str) -> None:
+        """Say what is assumed, as the file does not say it."""
+        if sentence not in self.assumed:
+            self.assumed.append(sentence)
+
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """Raise `InvalidConfiguration` that names the file and the setting."""
+        raise InvalidConfiguration(FIELD, f"{self.source}: {name}: {reason}")
+
+    @property
+    def understood(self) -> list[str]:
+        """The given settings that the prediction is made of, with their values."""
+        return [
+            f"{name} {self.shown(name)}".strip()
+            for name in self.given
+            if name in self.read and name not in self._replaced
+        ]
+
+    def ignored(self, reason_of: Callable[[str], tuple[bool, str]]) -> Iterator[Ignored]:
+        """The others; `reason_of` says of a setting that was not read if it matters, and why."""
+        for name in self.given:
+            if name in self._replaced:
+                yield Ignored(name, self.shown(name), True, self._replaced[name])
+            elif name not in self.read:
+                yield Ignored(name, self.shown(name), *reason_of(name))
+        for name in self._replaced.keys() - self.given.keys():
+            yield Ignored(name, "", True, self._replaced[name])

@@ -1,0 +1,200 @@
+"""Launch files of other frameworks as experiments: what they mean, and what was left out.
+
+Nothing in them is executed: scripts are split into words, Python is parsed, YAML is read as texts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words
+from bfpp.launchers.megatron.reading import arguments_of, values_of
+from bfpp.launchers.megatron.without_effect import reason_of
+from bfpp.launchers.recognise import SCRIPTS, YAML
+from bfpp.launchers.sources.command_words import Program, batch_gpus, is_command, program_of
+from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
+from bfpp.launchers.sources.shell import Script, read_script
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.experiment.experiment import Experiment
+
+CLUSTER = "dgx-h100"
+"""The cluster of launch files, which name none."""
+
+OF_TESTS = "MODEL_ARGS"
+"""The table of flags in the YAML of Megatron-LM's functional tests."""
+
+QUIET = (
+    "cd", "echo", "mkdir", "set", "source", ".", "exit", "module", "pip", "date", "wait", "sleep",
+    "printf", "true", "trap", "ulimit", "unset", "shift", "git", "export", "nvidia-smi", "rm",
+    "chmod", "cp", "touch", "pwd", "umask", "tee", "scontrol", "hostname",
+)  # fmt: skip
+"""Commands that prepare a run; they are named, as they may set what a script reads."""
+
+MAY_SET = ("source", ".", "module")
+
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+class LaunchFile(NamedTuple):
+    """An experiment, and what became of each setting of the file that it is read from."""
+
+    source: str
+    framework: str
+    experiment: Experiment
+    understood: tuple[str, ...]
+    ignored: tuple[Ignored, ...]
+    assumed: tuple[str, ...]
+
+
+def read_launch_file(name: str) -> LaunchFile:
+    """The launch file of that name, or a command; raises `InvalidConfiguration` in one line."""
+    if is_command(name):
+        return _command(name)
+    return next(read for ends, read in READERS.items() if name.endswith(ends))(name)
+
+
+def _command(text: str) -> LaunchFile:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidConfiguration(FIELD, f"the command cannot be split: {error}") from None
+    environment: dict[str, str] = {}
+    while words and (assigned := _ASSIGNED.fullmatch(words[0])):
+        environment[assigned[1]] = assigned[2]
+        words = words[1:]
+    program = program_of(words, environment)
+    if program is None:
+        reason = "the command names no program that trains, as torchrun ... pretrain_gpt.py does"
+        raise InvalidConfiguration(FIELD, reason)
+    return _of_program("the command", program, ())
+
+
+def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
+    """The experiment of a program's settings; words that are none are named."""
+    stray = [
+        Ignored(word, "", True, "a word that is no flag, nor the value of one")
+        for word in program.others
+    ]
+    return megatron_file(
+        source, program.given, program.gpus, [*stray, *further], bert="bert" in program.name
+    )
+
+
+def _script(path: str) -> LaunchFile:
+    """A shell script: the last command in it that trains."""
+    script = read_script(path, text_of_file(path))
+    known = {name: str(value) for name, value in script.variables.items()}
+    found = [
+        (command, program)
+        for command in script.commands
+        if (program := program_of(command.words, {**known, **command.environment}))
+    ]
+    if not found:
+        reason = f"{path} has no command that trains, as torchrun ... pretrain_gpt.py does"
+        raise InvalidConfiguration(FIELD, reason)
+    trains = [each for each in found if re.search("train|tune", each[1].name)]
+    chosen, program = (trains or found)[-1]
+    if program.gpus is None:
+        program = program._replace(gpus=batch_gpus(script.batch))
+    return _of_program(path, program, _left_out(script, chosen.line))
+
+
+def _left_out(script: Script, chosen: int) -> Iterator[Ignored]:
+    """Lines of a script that are not understood."""
+    for line, text in script.left_out:
+        yield Ignored(f"line {line}", text[:60], True, "depends on what runs, and is left out")
+    for command in script.commands:
+        name = Path(command.words[0]).name
+        if command.line != chosen:
+            matters = name not in QUIET or name in MAY_SET
+            text = " ".join(command.words)[:60]
+            yield Ignored(f"line {command.line}", text, matters, "a command that is not executed")
+
+
+def _yaml(path: str) -> LaunchFile:
+    """The YAML of a functional test of Megatron-LM, or of NeMo."""
+    table = yaml_table(path, text_of_file(path))
+    flags = table.get(OF_TESTS)
+    if not isinstance(flags, dict):
+        reason = f"{path} has no table {OF_TESTS}, as Megatron-LM's functional tests have"
+        raise InvalidConfiguration(FIELD, reason)
+    given = {
+        name: () if words == ("true",) else words
+        for name, words in leaves(path, flags).items()
+        if words != ("false",)
+    }
+    others = [
+        Ignored(f"{name}.{key}" if key else name, value, matters, reason)
+        for name, (matters, reason) in BESIDE_FLAGS.items()
+        for key, value in _entries(table.get(name))
+    ]
+    unknown = [
+        Ignored(name, "", True, "not known to bfpp")
+        for name in table
+        if name != OF_TESTS and name not in BESIDE_FLAGS
+    ]
+    return megatron_file(path, given, None, [*others, *unknown])
+
+
+BESIDE_FLAGS = {
+    "ENV_VARS": (False, "variables of libraries"),
+    "TEST_TYPE": (False, "how it is tested"),
+    "METRICS": (False, "how it is tested"),
+    "LAUNCHER": (False, "how processes are started"),
+    "MODE": (False, "how it is tested"),
+    "BEFORE_SCRIPT": (False, "how it is tested"),
+    "AFTER_SCRIPT": (False, "how it is tested"),
+}
+"""Tables beside the flags: if they matter, and why they are left out."""
+
+
+def _entries(value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        yield from ((str(key), str(each)[:60]) for key, each in value.items())
+    elif value is not None:
+        yield "", str(value)[:60]
+
+
+def megatron_file(
+    source: str,
+    given: Mapping[str, Words],
+    gpus: int | None,
+    further: Iterable[Ignored] = (),
+    *,
+    bert: bool = False,
+) -> LaunchFile:
+    """The experiment of Megatron-LM's flags."""
+    arguments = arguments_of(source, given)
+    values = values_of(arguments, _name(source), gpus, bert=bert)
+    return launched("Megatron-LM", arguments, values, [*arguments.ignored(reason_of), *further])
+
+
+def launched(
+    framework: str, given: Arguments, values: Mapping[str, Any], ignored: Iterable[Ignored]
+) -> LaunchFile:
+    """The launch file of arguments that are read; on the usual cluster, as none is named."""
+    given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does")
+    try:
+        experiment = Experiment(values["schedule"]).changed(**{"cluster": CLUSTER, **values})
+    except InvalidConfiguration as error:
+        reason = f"{given.source}: {error.field}: {error.reason}"
+        raise InvalidConfiguration(FIELD, reason) from None
+    understood = tuple(given.understood)
+    return LaunchFile(
+        given.source, framework, experiment, understood, tuple(ignored), tuple(given.assumed)
+    )
+
+
+def _name(source: str) -> str:
+    """The name of the model, after the file."""
+    path = Path(source)
+    named = path.parent.name if path.stem == "model_config" else path.stem
+    return "own" if " " in named or not named else named
+
+
+READERS: dict[tuple[str, ...], Callable[[str], LaunchFile]] = {SCRIPTS: _script, YAML: _yaml}
+"""Readers of launch files by their endings."""

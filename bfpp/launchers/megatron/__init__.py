@@ -1,0 +1,1 @@
+"""Megatron-LM: an experiment as flags, and flags as an experiment."""

@@ -1,0 +1,75 @@
+"""YAML and TOML as nested tables whose leaves are texts: types are the reader's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bfpp.launchers.arguments import FIELD, Words
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.reading import read_file
+
+LARGEST = 2**20
+"""Bytes of a launch file, at most."""
+
+DEEPEST, MOST_LEAVES = 50, 20_000
+"""Tables in tables, and settings, at most: aliases of YAML could make very many."""
+
+MERGED = "<<"
+"""The key of YAML whose table is merged into the one that has it."""
+
+
+def text_of_file(path: str) -> str:
+    """The text of a launch file; raises `InvalidConfiguration`."""
+    try:
+        contents = read_file(Path(path))
+        if len(contents) > LARGEST:
+            reason = f"{path} is larger than {LARGEST:,} bytes: no launch file"
+        else:
+            return contents.decode()
+    except OSError as error:
+        reason = f"cannot read {path!r}: {error.strerror}"
+    except UnicodeDecodeError as error:
+        reason = f"{path} is not text: byte {error.start} is not UTF-8"
+    raise InvalidConfiguration(FIELD, reason)
+
+
+def yaml_table(path: str, text: str) -> dict[str, Any]:
+    """The table of a YAML file, whose leaves are texts: tags are not read, so nothing is made."""
+    import yaml
+
+    try:
+        found = yaml.load(text, yaml.BaseLoader)  # noqa: S506  (makes texts, lists and tables)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split()) or "nested too deeply"
+        raise InvalidConfiguration(FIELD, f"{path} is not YAML: {reason}") from None
+    if not isinstance(found, dict):
+        raise InvalidConfiguration(FIELD, f"{path} holds no table of settings")
+    return found
+
+
+def leaves(path: str, table: Mapping[str, Any]) -> dict[str, Words]:
+    """The settings of nested tables by dotted name; an alias of YAML is a table like others."""
+    found = dict(islice(_leaves(table, ()), MOST_LEAVES + 1))
+    if len(found) > MOST_LEAVES:
+        raise InvalidConfiguration(FIELD, f"{path} has more than {MOST_LEAVES:,} settings")
+    return found
+
+
+def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Words]]:
+    for key, value in table.items():
+        name = above if key == MERGED else (*above, str(key))
+        if isinstance(value, Mapping):
+            if len(above) < DEEPEST:
+                yield from _leaves(value, name)
+        elif isinstance(value, list):
+            yield ".".join(name), tuple(map(_plain, value))
+        else:
+            yield ".".join(name), (_plain(value),)
+
+
+def _plain(value: object) -> str:
+    """A leaf as text; true and false as YAML has them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,310 @@
+"""Words of a shell script, and what they expand to; nothing is executed.
+
+What only the running shell knows stays as it is written: variables that the script does not set,
+`$1`, and the output of commands, `$(...)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from bfpp.schedules import InvalidInput
+
+Variables = Mapping[str, str | Sequence[str]]
+"""Values of variables; those of arrays are their elements."""
+
+LONGEST = 200_000
+"""Letters that the words of a command may have when variables are written out."""
+
+END, OPEN, CLOSE = "\n", "(", ")"
+
+OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&", "<&", ";", "&",
+             "|", ">", "<", OPEN, CLOSE)  # fmt: skip
+
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
+_NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
+
+
+class Token(NamedTuple):
+    """A word as it is written, or an operator, with its line; of an array the elements, too."""
+
+    text: str
+    line: int
+    is_word: bool = True
+    elements: tuple[str, ...] | None = None
+
+
+class UnclosedQuote(InvalidInput):
+    """A script that ends within quotes or brackets."""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The words and operators of a script, without comments and here-documents."""
+    text = text.replace("\\\n", "  ")
+    at, line, awaited = 0, 1, list[str]()
+    while at < len(text):
+        letter = text[at]
+        if letter == "\n":
+            yield Token(END, line, False)
+            at, line = at + 1, line + 1
+            while awaited:
+                at = _after_document(text, at, awaited.pop(0))
+        elif letter in " \t\r":
+            at += 1
+        elif letter == "#":
+            at = _end_of_line(text, at)
+        elif operator := next((each for each in OPERATORS if text.startswith(each, at)), None):
+            yield Token(operator, line, False)
+            at += len(operator)
+            if operator in ("<<", "<<-"):
+                end = _end_of_word(text, at + len(text[at:]) - len(text[at:].lstrip(" ")))
+                awaited.append(text[at:end].strip().strip("'\"\\"))
+                at = end
+        else:
+            token, at = _word(text, at, line)
+            line += token.text.count("\n") + sum(each.count("\n") for each in token.elements or ())
+            yield token
+
+
+def _word(text: str, at: int, line: int) -> tuple[Token, int]:
+    end = _end_of_word(text, at)
+    word = text[at:end]
+    if _ASSIGNED.fullmatch(word) and text[end : end + 1] == OPEN:
+        elements, after = _elements(text, end + 1)
+        return Token(word, line, True, elements), after
+    return Token(word, line), end
+
+
+def _elements(text: str, at: int) -> tuple[tuple[str, ...], int]:
+    """The words of an array up to its closing bracket, and where it ends."""
+    found: list[str] = []
+    while at < len(text):
+        if text[at] == CLOSE:
+            return tuple(found), at + 1
+        if text[at].isspace():
+            at += 1
+        elif text[at] == "#":
+            at = _end_of_line(text, at)
+        else:
+            end = max(_end_of_word(text, at), at + 1)
+            found.append(text[at:end])
+            at = end
+    raise UnclosedQuote("a bracket is not closed")
+
+
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _after_document(text: str, at: int, delimiter: str) -> int:
+    """The end of a here-document, whose last line is the delimiter."""
+    while at < len(text):
+        end = _end_of_line(text, at)
+        if text[at:end].strip() == delimiter:
+            return end
+        at = end + 1
+    return at
+
+
+def _end_of_word(text: str, at: int) -> int:
+    while at < len(text) and text[at] not in " \t\r\n;&|<>()":
+        at = _after_part(text, at)
+    return at
+
+
+def _after_part(text: str, at: int) -> int:
+    """The end of a letter, or of a quoted or bracketed part of a word."""
+    letter = text[at]
+    if letter == "\\":
+        return min(at + 2, len(text))
+    if letter == "'":
+        return _after(text, "'", at + 1)
+    if letter == "`":
+        return _after(text, "`", at + 1)
+    if letter == '"':
+        at += 1
+        while at < len(text) and text[at] != '"':
+            at = at + 1 if text[at] == "'" else _after_part(text, at)
+        return _closed(text, at)
+    if letter == "$" and text[at + 1 : at + 2] in ("{", OPEN):
+        return _after_brackets(text, at + 1)
+    return at + 1
+
+
+def _after(text: str, mark: str, at: int) -> int:
+    end = text.find(mark, at)
+    return _closed(text, len(text) if end < 0 else end)
+
+
+def _closed(text: str, at: int) -> int:
+    if at >= len(text):
+        raise UnclosedQuote("a quote is not closed")
+    return at + 1
+
+
+def _after_brackets(text: str, at: int) -> int:
+    """The end of `{...}` or `(...)`, with brackets of the same kind inside."""
+    opening, depth = text[at], 0
+    closing = {"{": "}", OPEN: CLOSE}[opening]
+    while at < len(text):
+        depth += (text[at] == opening) - (text[at] == closing)
+        at += 1
+        if not depth:
+            return at
+    raise UnclosedQuote("a bracket is not closed")
+
+
+class _Fields:
+    """The fields that a word expands to, while they are found."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.open: str | None = None
+
+    def add(self, text: str) -> None:
+        self.open = (self.open or "") + text
+        if len(self.open) > LONGEST:
+            raise InvalidInput(f"a word of more than {LONGEST:,} letters")
+
+    def add_words(self, words: Sequence[str]) -> None:
+        """Words of which the first goes on with what is before, and the last with what follows."""
+        for number, word in enumerate(words):
+            if number:
+                self.end()
+            self.add(word)
+
+    def end(self) -> None:
+        if self.open is not None:
+            self.done.append(self.open)
+        self.open = None
+
+
+def expand(word: str, variables: Variables) -> list[str]:
+    """The fields of a word: without quotes, and with variables written out."""
+    fields = _Fields()
+    _expand(word, variables, fields, quoted=False)
+    fields.end()
+    return fields.done
+
+
+def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -> None:
+    at = 0
+    while at < len(text):
+        letter, end = text[at], _after_part(text, at) if text[at] in "\\$`" else at + 1
+        if letter == "\\":
+            kept = quoted and text[at + 1 : end] not in ("$", '"', "\\", "`")
+            fields.add(text[at:end] if kept else text[at + 1 : end])
+        elif letter == "'" and not quoted:
+            end = _after_part(text, at)
+            fields.add(text[at + 1 : end - 1])
+        elif letter == '"' and not quoted:
+            end = _after_part(text, at)
+            fields.add("")
+            _expand(text[at + 1 : end - 1], variables, fields, quoted=True)
+        elif letter == "$":
+            end = _expand_variable(text, at, end, variables, fields, quoted=quoted)
+        else:
+            fields.add(text[at:end])
+        at = end
+
+
+def _expand_variable(
+    text: str, at: int, end: int, variables: Variables, fields: _Fields, *, quoted: bool
+) -> int:
+    """Write out a variable, if its value is known; returns where it ends."""
+    if text.startswith("$((", at):
+        fields.add(_calculated(text[at + 3 : end - 2], variables) or text[at:end])
+        return end
+    if text.startswith("$(", at):
+        fields.add(text[at:end])
+        return end
+    if text.startswith("${", at):
+        value = _braced(text[at + 2 : end - 1], variables)
+    else:
+        match = _NAME.match(text, at + 1)
+        end = match.end() if match else at + 1
+        value = variables.get(match[0]) if match else None
+    if value is None:
+        fields.add(text[at:end])
+    elif not isinstance(value, str):
+        words = [part for each in value for part in ([each] if quoted else each.split())]
+        fields.add_words(words)
+    elif quoted:
+        fields.add(value)
+    else:
+        _add_split(value, fields)
+    return end
+
+
+def _add_split(value: str, fields: _Fields) -> None:
+    """Add a value whose spaces divide words."""
+    if value[:1].isspace():
+        fields.end()
+    fields.add_words(value.split())
+    if value[-1:].isspace():
+        fields.end()
+
+
+def _braced(inside: str, variables: Variables) -> str | Sequence[str] | None:
+    """The value of `NAME`, `NAME[@]`, or `NAME:-default` in braces; None where it is not known."""
+    match = _BRACED.fullmatch(inside)
+    if match is None:
+        return None
+    name, _, mark, default = match.groups()
+    value = variables.get(name)
+    if mark is None or value:
+        return value
+    return " ".join(expand(f'"{default}"' if '"' not in default else default, variables))
+
+
+def _calculated(text: str, variables: Variables) -> str | None:
+    """The value of whole numbers with `+ - * / %` and brackets; None for anything else."""
+    words = expand(re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"$\1", text), variables)
+    plain = " ".join(words)
+    if len(plain) > 200 or _NUMBERS.sub("", plain):
+        return None
+    parts = [part for part in _NUMBERS.findall(plain) if part.strip()]
+    try:
+        value, rest = _sum(parts)
+    except (IndexError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+    return None if rest else str(value)
+
+
+def _sum(parts: list[str]) -> tuple[int, list[str]]:
+    value, parts = _product(parts)
+    while parts and parts[0] in "+-":
+        other, rest = _product(parts[1:])
+        value, parts = (value + other if parts[0] == "+" else value - other), rest
+    return value, parts
+
+
+def _product(parts: list[str]) -> tuple[int, list[str]]:
+    value, parts = _factor(parts)
+    while parts and parts[0] in "*/%":
+        other, rest = _factor(parts[1:])
+        operation = parts[0]
+        value = (
+            value * other
+            if operation == "*"
+            else (value // other if operation == "/" else value % other)
+        )
+        parts = rest
+    return value, parts
+
+
+def _factor(parts: list[str]) -> tuple[int, list[str]]:
+    if parts[0] == "-":
+        value, rest = _factor(parts[1:])
+        return -value, rest
+    if parts[0] == OPEN:
+        value, rest = _sum(parts[1:])
+        if rest[0] != CLOSE:
+            raise ValueError("a bracket is not closed")
+        return value, rest[1:]
+    return int(parts[0]), parts[1:]

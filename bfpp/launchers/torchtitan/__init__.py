@@ -1,0 +1,1 @@
+"""torchtitan: an experiment as settings, and settings as an experiment."""
