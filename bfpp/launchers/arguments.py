@@ -44,6 +44,11 @@ class Ignored(NamedTuple):
     reason: str
 
 
+def shortened(text: str) -> str:
+    """A text of a bounded length."""
+    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3] + "..."
+
+
 def _whole(words: Words) -> int | None:
     number = whole(words[0]) if len(words) == 1 else None
     return number if number is not None and 0 <= number < 2**31 else None
@@ -105,8 +110,7 @@ class Arguments:
 
     def shown(self, name: str) -> str:
         """The given value as a text of bounded length."""
-        text = " ".join(self.given[name])
-        return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3] + "..."
+        return shortened(" ".join(self.given[name]))
 
     def replace(self, name: str, reason: str) -> None:
         """Say that a setting is taken for another, which matters."""

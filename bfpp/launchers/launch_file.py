@@ -8,18 +8,31 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words
 from bfpp.launchers.megatron.reading import arguments_of, values_of
+from bfpp.launchers.megatron.recipes import (
+    adjusted,
+    cluster_of,
+    flags_of,
+    gpus_of,
+    model_of_recipe,
+    recipe_reason,
+    sections_left_out,
+)
 from bfpp.launchers.megatron.without_effect import reason_of
-from bfpp.launchers.recognise import SCRIPTS, YAML
+from bfpp.launchers.recognise import RECIPE, SCRIPTS, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import Program, batch_gpus, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
+from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import Script, read_script
+from bfpp.launchers.torchtitan import reading as torchtitan
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.presets.files import read_toml
 
 CLUSTER = "dgx-h100"
 """The cluster of launch files, which name none."""
@@ -54,6 +67,8 @@ def read_launch_file(name: str) -> LaunchFile:
     """The launch file of that name, or a command; raises `InvalidConfiguration` in one line."""
     if is_command(name):
         return _command(name)
+    if is_recipe(name):
+        return _recipe(name)
     return next(read for ends, read in READERS.items() if name.endswith(ends))(name)
 
 
@@ -79,6 +94,8 @@ def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> La
         Ignored(word, "", True, "a word that is no flag, nor the value of one")
         for word in program.others
     ]
+    if is_torchtitans(program):
+        return _of_torchtitan(source, program, [*stray, *further])
     return megatron_file(
         source, program.given, program.gpus, [*stray, *further], bert="bert" in program.name
     )
@@ -159,6 +176,66 @@ def _entries(value: object) -> Iterator[tuple[str, str]]:
         yield "", str(value)[:60]
 
 
+def _toml(path: str) -> LaunchFile:
+    """Settings of torchtitan in TOML."""
+    return torchtitan_file(path, leaves(path, read_toml(FIELD, path)), None)
+
+
+def is_torchtitans(program: Program) -> bool:
+    """True for a program of torchtitan."""
+    named = {CONFIG_FILE, "--config_file", "--module"} & program.given.keys()
+    return bool(named) or "torchtitan" in program.name or program.name.endswith("run_train.sh")
+
+
+def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
+    """The settings of a file that a command names, under those of the command itself."""
+    own = {
+        {"--module": "launch.module", "--config": "launch.config"}.get(name, name[2:]): words
+        for name, words in program.given.items()
+    }
+    files = [own.pop(name.removeprefix("--"), ()) for name in (CONFIG_FILE, "--config_file")]
+    for words in files:
+        for path in words:
+            beside = Path(source).parent / path
+            file = str(beside if beside.exists() else path)
+            own = {**leaves(file, read_toml(FIELD, file)), **own}
+    return torchtitan_file(source, own, program.gpus, further)
+
+
+CONFIG_FILE = "--job.config_file"
+"""The option of torchtitan that names a file of settings."""
+
+
+def torchtitan_file(
+    source: str, given: Mapping[str, Words], gpus: int | None, further: Iterable[Ignored] = ()
+) -> LaunchFile:
+    """The experiment of torchtitan's settings."""
+    plain = {name.replace("-", "_"): words for name, words in given.items()}
+    arguments = Arguments(source, plain, torchtitan.FLAGS)
+    values = torchtitan.values_of(arguments, gpus)
+    ignored = [*arguments.ignored(torchtitan.reason_of), *further]
+    return launched("torchtitan", arguments, values, ignored)
+
+
+def _recipe(name: str) -> LaunchFile:
+    """A recipe of Megatron-Bridge: a function that fills a configuration, and is not run."""
+    file, _, function = name.partition(RECIPE)
+    config, lines = filled(f"{file}.py", function)
+    given = arguments_of(name, flags_of(config))
+    published = model_of_recipe(name, config)
+    model = None if published is None else adjusted(given, published)
+    values = values_of(given, function, gpus_of(function), model)
+    if cluster := cluster_of(file, function):
+        given.assume(f"cluster {cluster}, by the recipe's name")
+        values["cluster"] = cluster
+    left_out = [
+        Ignored(f"line {line}", text, True, "is not plain: only running it would tell")
+        for line, text in lines
+    ]
+    ignored = [*given.ignored(partial(recipe_reason, given)), *sections_left_out(config), *left_out]
+    return launched("Megatron-Bridge", given, values, ignored)
+
+
 def megatron_file(
     source: str,
     given: Mapping[str, Words],
@@ -177,7 +254,8 @@ def launched(
     framework: str, given: Arguments, values: Mapping[str, Any], ignored: Iterable[Ignored]
 ) -> LaunchFile:
     """The launch file of arguments that are read; on the usual cluster, as none is named."""
-    given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does")
+    if "cluster" not in values:
+        given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does")
     try:
         experiment = Experiment(values["schedule"]).changed(**{"cluster": CLUSTER, **values})
     except InvalidConfiguration as error:
@@ -196,5 +274,9 @@ def _name(source: str) -> str:
     return "own" if " " in named or not named else named
 
 
-READERS: dict[tuple[str, ...], Callable[[str], LaunchFile]] = {SCRIPTS: _script, YAML: _yaml}
+READERS: dict[tuple[str, ...], Callable[[str], LaunchFile]] = {
+    SCRIPTS: _script,
+    YAML: _yaml,
+    (TOML,): _toml,
+}
 """Readers of launch files by their endings."""

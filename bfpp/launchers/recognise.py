@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from bfpp.launchers.sources.command_words import is_command
+from bfpp.schedules.reading import read_file
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 YAML = (".yaml", ".yml")
+TOML = ".toml"
+
+
+RECIPE = ".py:"
+"""Between a file and a function in it, as between the file and the name of a schedule."""
+
+OF_BRIDGE = b"megatron.bridge"
+"""What a file of recipes imports; it is not run, as one with a schedule is."""
 
 
 def is_launch_file(name: str) -> bool:
     """True if SCHEDULE is a launch file, or a command that starts training."""
-    return name.endswith((*SCRIPTS, *YAML)) or is_command(name)
+    if name.endswith(TOML):
+        return is_torchtitan(name)
+    return name.endswith((*SCRIPTS, *YAML)) or is_command(name) or is_recipe(name)
+
+
+def is_torchtitan(name: str) -> bool:
+    """True for TOML with the tables of torchtitan, rather than the values of an experiment."""
+    try:
+        text = read_file(Path(name)).decode()
+    except (OSError, ValueError):  # who reads it says so
+        return False
+    return re.search(r"^\[(parallelism|training|job)\]", text, re.MULTILINE) is not None
+
+
+def is_recipe(name: str) -> bool:
+    """True for a function in a file of recipes of Megatron-Bridge."""
+    file, mark, _ = name.partition(RECIPE)
+    if not mark:
+        return False
+    try:
+        return OF_BRIDGE in read_file(Path(f"{file}.py"))
+    except OSError:  # who loads it says so
+        return False

@@ -224,7 +224,7 @@ def test_the_command_prints_what_others_take(bfpp):
     assert out.startswith("# add: data, tokenizer, ")
     code, out, _ = bfpp(f"experiment {given} --format torchtitan --json")
     assert code == 0
-    assert '"torchtitan": {"text": "[training]' in out
+    assert '"torchtitan": {"text": "[model]' in out
     code, _, error = bfpp("experiment 1f1b --format megatron")
     assert code == 2
     assert "--model" in error

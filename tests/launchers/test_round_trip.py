@@ -6,7 +6,8 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import assume, given, settings
+import pytest
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from bfpp.api.predictions import predict
@@ -107,7 +108,7 @@ def read_back(experiment: Experiment, text: str) -> Experiment:
     return read.experiment.changed(cluster=experiment.cluster)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(experiments())
 def test_what_is_written_for_megatron_is_read_back(experiment: Experiment) -> None:
     try:
@@ -120,4 +121,59 @@ def test_what_is_written_for_megatron_is_read_back(experiment: Experiment) -> No
     read = read_back(experiment, config.text)
     assert framework_config(read, "megatron").text == config.text
     again = predict(read).record
+    assert {name: again[name] for name in predicted} == predicted
+
+
+@st.composite
+def torchtitans(draw: st.DrawFn) -> Experiment:
+    """Experiments that torchtitan can say: its models, whole, and its schedules."""
+    name = draw(st.sampled_from(["llama3-8b", "qwen3-30b-a3b", "deepseek-v3"]))
+    sparse = name != "llama3-8b"
+    pp, tp, cp = (draw(st.sampled_from([1, 2])) for _ in range(3))
+    dp, sharding = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from(["none", "full"]))
+    if cp > 1 or dp == 1:
+        sharding = "full" if cp * dp > 1 else "none"
+    schedule = draw(st.sampled_from(["1f1b", "gpipe", "depth-first", "zb1p", "zb-v", "dualpipe-v"]))
+    schedule = "1f1b" if pp == 1 else schedule
+    values: dict[str, Any] = {
+        "model": name, "prediction": name != "deepseek-v3", "cluster": "dgx-b200", "implementation": "torchtitan",
+        "seq_length": 4096, "pp": pp, "tp": tp, "cp": cp, "dp": dp, "clipping": True,
+        "microbatches": 2 * pp * draw(st.integers(1, 2)),
+        "microbatch_size": draw(st.integers(1, 2)), "sharding": sharding,
+        "gather_per": draw(st.sampled_from(["run", "step"])) if sharding == "full" else "run",
+        "precision": draw(st.sampled_from(["bf16", "fp32", "fp8-current", "mxfp8"])),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+    }  # fmt: skip
+    if schedule in ("depth-first", "zb1p"):
+        values["loops"] = draw(st.sampled_from([2, 3]))
+    if cp > 1:
+        values["cp_comm"] = draw(st.sampled_from(["ring", "all-gather"]))
+    if sharding == "full" and dp == 4 and draw(st.booleans()):
+        values["dp_replicate"] = 2
+    if tp > 1:
+        values["tp_overlap"] = draw(st.sampled_from([None, "chunked"]))
+    if sparse:
+        values["ep"] = draw(st.sampled_from([1, tp * cp * dp // values.get("dp_replicate", 1)]))
+    return Experiment(schedule).changed(**values)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(experiment=torchtitans())
+def test_what_is_written_for_torchtitan_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, experiment: Experiment
+) -> None:
+    try:
+        predicted = predict(experiment).record
+        config = framework_config(experiment, "torchtitan")
+    except InvalidInput:
+        assume(False)
+        return
+    assert config.missing == ()
+    file = tmp_path_factory.mktemp("torchtitan") / "job.toml"
+    file.write_text(config.text)
+    read = read_launch_file(str(file))
+    assert [each.name for each in read.ignored] == []
+    there = read.experiment.changed(cluster=experiment.cluster)
+    assert framework_config(there, "torchtitan").text == config.text
+    again = predict(there).record
     assert {name: again[name] for name in predicted} == predicted

@@ -43,7 +43,7 @@ WITHOUT_EFFECT = {
         "train-sync-interval"
     ),
     "initial values and random numbers": (
-        "init-method-* seed *-init-method embedding-init-* te-rng-tracker perform-initialization "
+        "init-method-* seed *-init-method embedding-init-* *te-rng-tracker perform-initialization "
         "use-cpu-initialization no-initialization init-model-with-meta-device "
         "inference-rng-tracker rng-*"
     ),
@@ -73,7 +73,8 @@ WITHOUT_EFFECT = {
         "check-weight-hash-* no-check-weight-*"
     ),
     "the code's version": (
-        "no-position-embedding apply-layernorm-1p cuda-graph-warmup-* use-mcore-models "
+        "no-position-embedding pipeline-dtype params-dtype autocast-* enable-autocast "
+        "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p cuda-graph-warmup-* use-mcore-models "
         "use-legacy-models enable-experimental spec export-*"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
@@ -108,6 +109,7 @@ OF_LITTLE_EFFECT = {
     "precision of single layers is not modelled": "first-last-layers-bf16 *-bf16-layers",
     "an activation of another formula, at the same price": "squared-relu quick-geglu",
     "hierarchical context parallelism is not modelled": "hierarchical-context-parallel-sizes",
+    "multiprocessors that dispatch takes are not modelled": ("moe-*-num-sms* high-priority-*"),
     "memory of the host is not modelled": "empty-unused-memory-level no-empty-*",
     "another attention is computed in full": "experimental-attention-variant dsa-*",
     "the optimizer's states are predicted on the device": "optimizer-cpu-offload* cpu-offload*",

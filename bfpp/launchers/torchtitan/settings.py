@@ -18,6 +18,7 @@ from bfpp.launchers.launch import (
     loops_around,
     missing_without_pipeline,
 )
+from bfpp.launchers.torchtitan.flavors import flavor_of
 from bfpp.schedules import Sharding, registered_name
 from bfpp.schedules.layout.framework_cuts import module_names
 from bfpp.schedules.layout.layout import Layout
@@ -62,7 +63,12 @@ def settings(launch: Launch) -> FrameworkConfig:
 def _model(launch: Launch) -> Settings:
     precision = launch.precision
     converters = {Precision.FP8_CURRENT: FLOAT8, Precision.MXFP8: MX}
-    return {"converters": [converters[precision]]} if precision in converters else {}
+    found: Settings = {}
+    if flavor := flavor_of(launch.transformer):
+        found["name"], found["flavor"] = flavor
+    if precision in converters:
+        found["converters"] = [converters[precision]]
+    return found
 
 
 def _training(launch: Launch) -> Settings:
@@ -160,7 +166,8 @@ def _float8(launch: Launch) -> Settings:
 def _missing(launch: Launch) -> Iterator[str]:
     """Values without a setting."""
     model = launch.transformer
-    yield f"name and flavor of the model: {model.name} with {model.layers} layers"
+    if flavor_of(model) is None:
+        yield f"name and flavor of the model: {model.name} with {model.layers} layers"
     if model.prediction_modules:
         yield "prediction modules (MTP)"
     yield from _missing_of_pipeline(launch) if launch.pp > 1 else missing_without_pipeline(launch)

@@ -1,0 +1,228 @@
+"""Values of plain expressions in Python, worked out without running them.
+
+What only running the code would tell is an `Unknown`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+LONGEST = 10_000
+"""Elements of a list, at most."""
+
+
+class Unknown(NamedTuple):
+    """A value that only running the code would tell, as it is written."""
+
+    text: str
+
+
+class Node:
+    """An object with attributes, which are made when they are first set or asked for."""
+
+    def __init__(self, kind: str = "") -> None:
+        self.kind = kind
+        self.values: dict[str, Any] = {}
+
+    def child(self, name: str) -> Any:
+        """The attribute of that name."""
+        return self.values.setdefault(name, Node())
+
+
+class Call(NamedTuple):
+    """A call of code that is elsewhere: the parts of its name, and its arguments."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Reader(Protocol):
+    """The reader of a module, which gives the values of names and calls in it."""
+
+    def value(self, node: ast.expr, known: dict[str, Any], module: Any, depth: int) -> Any:
+        """The value of an expression."""
+
+    def named(self, name: str, module: Any) -> Any:
+        """The value of a constant of the module, or `NOTHING`."""
+
+    def call(
+        self, name: str, arguments: list[Any], keywords: dict[str, Any], module: Any, depth: int
+    ) -> Any:
+        """What a function returns whose code is there, or `NOTHING`."""
+
+
+NOTHING = object()
+"""No value: that of an expression which is not plain."""
+
+Known = dict[str, Any]
+
+
+def _constant(_: Reader, node: Any, *__: Any) -> Any:
+    return node.value
+
+
+def _name(reading: Reader, node: Any, known: Known, module: Any, *_: Any) -> Any:
+    if node.id in known:
+        return known[node.id]
+    return reading.named(node.id, module)
+
+
+def _attribute(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    owner = reading.value(node.value, known, module, depth)
+    if isinstance(owner, Node):
+        return owner.child(node.attr)
+    return Unknown(ast.unparse(node)[:80])
+
+
+def _list(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    found = [reading.value(each, known, module, depth) for each in node.elts]
+    return tuple(found) if isinstance(node, ast.Tuple) else found
+
+
+def _dict(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    found = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            continue
+        known_key = reading.value(key, known, module, depth)
+        if isinstance(known_key, str | int | tuple):
+            found[known_key] = reading.value(value, known, module, depth)
+    return found
+
+
+def _binary(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    left, right = (reading.value(each, known, module, depth) for each in (node.left, node.right))
+    if isinstance(left, list) and isinstance(right, list) and isinstance(node.op, ast.Add):
+        return left + right if len(left) + len(right) <= LONGEST else NOTHING
+    if isinstance(left, list) and isinstance(right, int) and isinstance(node.op, ast.Mult):
+        return left * right if right >= 0 and len(left) * right <= LONGEST else NOTHING
+    numbers = all(isinstance(each, int | float) and abs(each) < 1e15 for each in (left, right))
+    operation = _OPERATIONS.get(type(node.op))
+    if not numbers or operation is None or (right == 0 and not isinstance(node.op, _SAFE)):
+        return NOTHING
+    return operation(left, right)
+
+
+_SAFE = (ast.Add, ast.Sub, ast.Mult)
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Div: lambda left, right: left / right,
+    ast.Mod: lambda left, right: left % right,
+}
+
+
+def _unary(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    value = reading.value(node.operand, known, module, depth)
+    if isinstance(value, Unknown | Call | Node):
+        return NOTHING
+    if isinstance(node.op, ast.Not):
+        return not value
+    return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else NOTHING
+
+
+def _boolean(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    value: Any = None
+    for each in node.values:
+        value = reading.value(each, known, module, depth)
+        if isinstance(value, Unknown | Call):
+            return NOTHING
+        empty = isinstance(value, Node) and not value.values
+        if (bool(value) and not empty) == isinstance(node.op, ast.Or):
+            return value
+    return None if isinstance(value, Node) and not value.values else value
+
+
+def _choice(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    holds = reading.value(node.test, known, module, depth)
+    if isinstance(holds, Unknown | Call):
+        return NOTHING
+    return reading.value(node.body if holds else node.orelse, known, module, depth)
+
+
+def _compare(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    if len(node.ops) != 1:
+        return NOTHING
+    left, right = (
+        reading.value(each, known, module, depth) for each in (node.left, node.comparators[0])
+    )
+    left, right = (None if isinstance(each, Node) and not each.values else each
+                   for each in (left, right))  # fmt: skip
+    comparison = _COMPARISONS.get(type(node.ops[0]))
+    if comparison is None or any(isinstance(each, Unknown | Call) for each in (left, right)):
+        return NOTHING
+    try:
+        return comparison(left, right)
+    except TypeError:
+        return NOTHING
+
+
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: lambda left, right: left == right,
+    ast.NotEq: lambda left, right: left != right,
+    ast.Is: lambda left, right: left is right,
+    ast.IsNot: lambda left, right: left is not right,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+    ast.Gt: lambda left, right: left > right,
+    ast.GtE: lambda left, right: left >= right,
+    ast.Lt: lambda left, right: left < right,
+    ast.LtE: lambda left, right: left <= right,
+}
+
+
+def _subscript(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    owner = reading.value(node.value, known, module, depth)
+    key = reading.value(node.slice, known, module, depth)
+    try:
+        return owner[key] if isinstance(owner, dict | list | tuple) else NOTHING
+    except (KeyError, IndexError, TypeError):
+        return NOTHING
+
+
+def _call(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    arguments = [reading.value(each, known, module, depth) for each in node.args]
+    keywords = {
+        each.arg: reading.value(each.value, known, module, depth)
+        for each in node.keywords
+        if each.arg
+    }
+    name = ast.unparse(node.func)
+    if name == "getattr" and len(arguments) >= 2 and isinstance(arguments[0], Node):
+        found = arguments[0].values.get(str(arguments[1]))
+        return arguments[2] if found is None and len(arguments) > 2 else found
+    if (found := reading.call(name, arguments, keywords, module, depth)) is not NOTHING:
+        return found
+    if name[:1].isupper() and keywords and "." not in name:
+        made = Node(name)
+        made.values.update(keywords)
+        return made
+    inner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if isinstance(inner, ast.Call):  # a method of what another call gives: that one names it
+        before = reading.value(inner, known, module, depth)
+        if isinstance(before, Call):
+            return Call(f"{before.name}.{node.func.attr}", before.arguments, before.keywords)
+    return Call(name, tuple(arguments), keywords)
+
+
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.Attribute: _attribute,
+    ast.List: _list,
+    ast.Tuple: _list,
+    ast.Dict: _dict,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _boolean,
+    ast.IfExp: _choice,
+    ast.Compare: _compare,
+    ast.Subscript: _subscript,
+    ast.Call: _call,
+}
+"""Values of expressions, by their kind."""

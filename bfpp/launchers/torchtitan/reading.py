@@ -1,0 +1,280 @@
+"""The experiment that settings of torchtitan mean: those of its TOML files, and of its command.
+
+Settings have dotted names, as `parallelism.tensor_parallel_degree`. Those of version 0.2 count
+samples (`training.local_batch_size`), later ones tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bfpp.launchers.arguments import LIST, NUMBER, SWITCH, TEXT, Arguments, Flag, Kind, Words
+from bfpp.launchers.torchtitan.flavors import model_named
+from bfpp.launchers.torchtitan.settings import FLOAT8, MX, ROTATIONS
+from bfpp.schedules import Per, Sharding, find_schedule
+from bfpp.schedules.families.registry import canonical_name
+from bfpp.schedules.layout.cut import stages_of
+from bfpp.schedules.settings.precision import Precision
+from bfpp.sim.models.model import Transformer
+
+Values = dict[str, Any]
+
+IMPLEMENTATION = "torchtitan"
+
+LEFTOVER = -1
+"""The degree of what ranks are left, and the size of a batch that others decide."""
+
+
+def _integer(words: Words) -> int | None:
+    text = words[0] if len(words) == 1 else ""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
+
+
+INTEGER = Kind("a whole number", _integer)
+RAW = Kind("a list", lambda words: words)
+
+
+def _rows(section: str, kind: Kind, names: str) -> dict[str, Flag]:
+    found = {}
+    for word in names.split():
+        name, mark, default = word.partition("=")
+        usual = kind.read((default,)) if mark else False if kind is SWITCH else None
+        found[f"{section}.{name}"] = Flag(kind, usual)
+    return found
+
+
+FLAGS: Mapping[str, Flag] = {
+    **_rows("model", TEXT, "name flavor"),
+    **_rows("model", LIST, "converters"),
+    **_rows("launch", TEXT, "module config"),
+    **_rows(
+        "training",
+        INTEGER,
+        "local_batch_size=8 batch_size global_batch_size=-1 seq_len=2048 max_context_length "
+        "num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step=-1",
+    ),
+    **_rows("training", TEXT, "mixed_precision_param=bfloat16"),
+    **_rows("training", NUMBER, "max_norm=1.0"),
+    **_rows(
+        "parallelism",
+        INTEGER,
+        "data_parallel_replicate_degree=1 data_parallel_shard_degree=-1 tensor_parallel_degree=1 "
+        "context_parallel_degree=1 expert_parallel_degree=1 expert_tensor_parallel_degree=1 "
+        "pipeline_parallel_degree=1 pipeline_parallel_microbatch_size=1 num_pp_microbatches=1 "
+        "pipeline_parallel_layers_per_stage pipeline_parallel_first_stage_less_layers=1 "
+        "pipeline_parallel_last_stage_less_layers=1",
+    ),
+    **_rows(
+        "parallelism",
+        TEXT,
+        "pipeline_parallel_schedule=1F1B pipeline_parallel_schedule_csv "
+        "fsdp_reshard_after_forward=default context_parallel_rotate_method=allgather "
+        "expert_parallel_comm_backend=standard",
+    ),
+    **_rows("parallelism", SWITCH, "enable_async_tensor_parallel enable_sequence_parallel=true"),
+    **_rows("parallelism", RAW, "module_fqns_per_model_part"),
+    **_rows("activation_checkpoint", TEXT, "mode=selective selective_ac_option=op"),
+    **_rows("compile", SWITCH, "enable enable_async_tensor_parallel"),
+    **_rows(FLOAT8, TEXT, "recipe_name"),
+    **_rows(FLOAT8, SWITCH, "enable_fsdp_float8_all_gather"),
+}
+
+WITHOUT_EFFECT = {
+    "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "debug",
+    "validation", "experimental", "fault_tolerance", "profiler", "validator", "dataloader", "loss",
+    "tokenizer",
+}  # fmt: skip
+"""Sections that change neither the time of a step nor its memory, but for kinds of optimizers."""
+
+WITHOUT_EFFECT_TOO = {
+    "training.steps", "training.dataset", "training.dataset_path", "training.seed",
+    "training.gc_freq", "training.dump_folder", "model.tokenizer_path", "model.hf_assets_path",
+    "training.deterministic", "compile.components", "model.print_after_conversion",
+    "training.gc_debug", "hf_assets_path", "dump_folder", "parallelism.spmd_backend",
+}  # fmt: skip
+
+UNKNOWN = "not known to bfpp"
+
+
+def reason_of(name: str) -> tuple[bool, str]:
+    """True for a setting that can matter to the prediction, and why it is left out."""
+    section = name.partition(".")[0]
+    if name == "optimizer.name":
+        return True, "AdamW's states are predicted"
+    if section in WITHOUT_EFFECT or name in WITHOUT_EFFECT_TOO:
+        return False, f"{section}: no part of a step"
+    return True, UNKNOWN
+
+
+def values_of(given: Arguments, gpus: int | None) -> Values:
+    """Values of the experiment."""
+    model = model_named(given)
+    values = _degrees(given, gpus)
+    return {
+        **values,
+        **_batch(given, model, values),
+        **_stages(given, model, values["pp"]),
+        **_sharding(given, values),
+        "model": model,
+        "implementation": IMPLEMENTATION,
+        "clipping": given["training.max_norm"] > 0,
+        "recompute": _recompute(given),
+        **_precision(given),
+        **_tensor(given, values["tp"]),
+    }
+
+
+def _degrees(given: Arguments, gpus: int | None) -> Values:
+    names = ("tensor", "pipeline", "context", "expert")
+    tp, pp, cp, ep = (max(given[f"parallelism.{each}_parallel_degree"], 1) for each in names)
+    replicas = max(given["parallelism.data_parallel_replicate_degree"], 1)
+    shards = given["parallelism.data_parallel_shard_degree"]
+    if shards == LEFTOVER:
+        rest = (gpus or 0) // (tp * pp * cp * replicas)
+        shards = max(rest, 1)
+        if not rest:
+            given.assume(f"{tp * pp * cp * replicas} GPUs, the fewest that the degrees allow")
+    _ = given["parallelism.expert_tensor_parallel_degree"]
+    values: Values = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": replicas * shards}
+    if shards > 1 and replicas > 1:
+        values["dp_replicate"] = replicas
+    if cp > 1:
+        rotations = {theirs: ours for ours, theirs in ROTATIONS.items()}
+        values["cp_comm"] = rotations[_one_of(given, "context_parallel_rotate_method", rotations)]
+    if ep > 1 and given["parallelism.expert_parallel_comm_backend"] in ("deepep", "hybridep"):
+        values["dispatch"] = "deduplicated"
+    return values
+
+
+def _one_of(given: Arguments, name: str, known: Mapping[str, Any]) -> str:
+    value = str(given[f"parallelism.{name}"])
+    if value not in known:
+        given.refuse(f"parallelism.{name}", f"{value!r} is not one of {', '.join(known)}")
+    return value
+
+
+def _batch(given: Arguments, model: Transformer, values: Values) -> Values:
+    """Micro-batches: in a pipeline those of a local batch, else one for each local batch."""
+    name = "training.num_tokens_per_microbatch_per_dp_rank"
+    if (tokens := given[name]) is not None:
+        return _batch_of_tokens(given, model, values, tokens)
+    local = given["training.batch_size"] or given["training.local_batch_size"]
+    pp, dp, whole = values["pp"], values["dp"], given["training.global_batch_size"]
+    size = given["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
+    whole = local * dp if whole == LEFTOVER else whole
+    if size < 1 or local % size or whole % (size * dp) or whole < 1:
+        given.refuse("training.local_batch_size", f"{local} of {whole} over {dp} replicas")
+    if pp > 1 and whole != local * dp:
+        name = "training.global_batch_size"
+        given.replace(name, f"{whole}: one pipeline of all, not several one after the other")
+    return {"microbatch_size": size, "microbatches": whole // (size * dp)}
+
+
+def _batch_of_tokens(given: Arguments, model: Transformer, values: Values, tokens: int) -> Values:
+    several = given["parallelism.num_pp_microbatches"] if values["pp"] > 1 else 1
+    whole, sequence = given["training.num_tokens_per_train_step"], model.sequence
+    of_all = tokens * values["dp"]
+    whole = of_all * several if whole == LEFTOVER else whole
+    if tokens % sequence or whole % of_all:
+        name = "training.num_tokens_per_microbatch_per_dp_rank"
+        given.refuse(name, f"{tokens} are no whole sequences of {sequence}, or do not divide all")
+    return {"microbatch_size": tokens // sequence, "microbatches": whole // of_all}
+
+
+def _stages(given: Arguments, model: Transformer, pp: int) -> Values:
+    """The schedule, with its stages: by names of modules, or about as many layers in each."""
+    theirs, file = (
+        given[f"parallelism.pipeline_parallel_{each}"] for each in ("schedule", "schedule_csv")
+    )
+    each = given["parallelism.pipeline_parallel_layers_per_stage"]
+    parts = given["parallelism.module_fqns_per_model_part"]
+    ends = [given[f"parallelism.pipeline_parallel_{end}_stage_less_layers"]
+            for end in ("first", "last")]  # fmt: skip
+    if pp == 1:
+        return {"schedule": "1f1b"}
+    if file:
+        path = Path(given.source).parent / file
+        return {"schedule": str(path), "cut": _cut(parts)} if parts else {"schedule": str(path)}
+    name = canonical_name(theirs)
+    if name == "breadth-first":
+        reason = f"{theirs}: backward passes in the order of micro-batches, not in reverse"
+        given.replace("parallelism.pipeline_parallel_schedule", reason)
+    looped = find_schedule(name).looped
+    stages = -(-(model.layers + sum(ends)) // each) if each else 2 * pp
+    found: Values = {"schedule": name}
+    if parts:
+        found["cut"] = _cut(parts)
+        stages = stages_of(found["cut"]) or stages
+    elif ends == [1, 1]:
+        found["cut"] = "fewer-at-ends"
+    elif ends != [0, 0]:
+        name = "parallelism.pipeline_parallel_first_stage_less_layers"
+        given.replace(name, "layers are divided evenly")
+    if looped and stages % pp:
+        given.refuse("parallelism.pipeline_parallel_degree", f"{stages} stages on {pp} ranks")
+    return {**found, "loops": stages // pp} if looped and not parts else found
+
+
+def _cut(parts: Words) -> str:
+    """The names of modules as our `--cut` takes them."""
+    if all(part.startswith("[") for part in parts):
+        inside = ", ".join(parts)
+        return inside if inside.startswith("[[") else f"[{inside}]"
+    return json.dumps([part.split(",") for part in parts])
+
+
+def _sharding(given: Arguments, values: Values) -> Values:
+    reshard = given["parallelism.fsdp_reshard_after_forward"]
+    shards = values["dp"] // max(given["parallelism.data_parallel_replicate_degree"], 1)
+    if shards * values["cp"] == 1:
+        return {"sharding": Sharding.NONE}
+    if shards == 1 and values["dp"] > 1:
+        values["dp_replicate"] = values["dp"]
+    gathers = reshard == "always" or (reshard == "default" and values["pp"] == 1)
+    return {"sharding": Sharding.FULL} | ({} if gathers else {"gather_per": Per.STEP})
+
+
+def _recompute(given: Arguments) -> str:
+    mode, option = (
+        given[f"activation_checkpoint.{each}"] for each in ("mode", "selective_ac_option")
+    )
+    if mode in ("full", "none"):
+        return str(mode)
+    reason = f"selective ({option}): norms are recomputed in the prediction, and nothing else"
+    given.replace("activation_checkpoint.mode", reason)
+    return "layernorm"
+
+
+def _precision(given: Arguments) -> Values:
+    converters, recipe = given["model.converters"] or (), given[f"{FLOAT8}.recipe_name"]
+    gathers = given[f"{FLOAT8}.enable_fsdp_float8_all_gather"]
+    if given["training.mixed_precision_param"] == "float32":
+        return {"precision": Precision.FP32}
+    if MX in converters:
+        return {"precision": Precision.MXFP8}
+    if FLOAT8 in converters or "float8" in converters:
+        if recipe not in (None, "tensorwise"):
+            given.replace(f"{FLOAT8}.recipe_name", f"{recipe}: one scale a tensor is predicted")
+        weights = {"quantised_weights": True} if gathers else {}
+        return {"precision": Precision.FP8_CURRENT, **weights}
+    return {"precision": Precision.BF16}
+
+
+def _tensor(given: Arguments, tp: int) -> Values:
+    sequence, compiled = (
+        given["parallelism.enable_sequence_parallel"],
+        given["compile.enable"],
+    )
+    chunks = [given[f"{section}.enable_async_tensor_parallel"] for section in SECTIONS]
+    if tp == 1:
+        return {}
+    overlap = {"tp_overlap": "chunked"} if any(chunks) and compiled else {}
+    return {"sequence_parallel": sequence, **overlap}
+
+
+SECTIONS = ("parallelism", "compile")
+"""Sections that may have the switch of asynchronous tensor parallelism."""
