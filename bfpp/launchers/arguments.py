@@ -17,6 +17,11 @@ FIELD = "schedule"
 Words = tuple[str, ...]
 """The values that are given for a setting: none for a flag alone."""
 
+UNKNOWN = "not known to bfpp"
+"""The reason why a setting is left out of which nothing is known: it may matter."""
+
+OFF = (("false",), ("False",))
+
 MOST_LETTERS = 60
 """Letters of a value in a message."""
 
@@ -140,6 +145,9 @@ class Arguments:
             if name in self._replaced:
                 yield Ignored(name, self.shown(name), True, self._replaced[name])
             elif name not in self.read:
-                yield Ignored(name, self.shown(name), *reason_of(name))
+                matters, reason = reason_of(name)
+                if reason == UNKNOWN and self.given[name] in OFF:
+                    matters, reason = False, f"off, and {UNKNOWN}"
+                yield Ignored(name, self.shown(name), matters, reason)
         for name in self._replaced.keys() - self.given.keys():
             yield Ignored(name, "", True, self._replaced[name])

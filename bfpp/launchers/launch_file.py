@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words
+from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words
+from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
     adjusted,
@@ -20,7 +20,6 @@ from bfpp.launchers.megatron.recipes import (
     flags_of,
     gpus_of,
     model_of_recipe,
-    recipe_reason,
     sections_left_out,
 )
 from bfpp.launchers.megatron.without_effect import reason_of
@@ -65,11 +64,18 @@ class LaunchFile(NamedTuple):
 
 def read_launch_file(name: str) -> LaunchFile:
     """The launch file of that name, or a command; raises `InvalidConfiguration` in one line."""
-    if is_command(name):
-        return _command(name)
-    if is_recipe(name):
-        return _recipe(name)
-    return next(read for ends, read in READERS.items() if name.endswith(ends))(name)
+    try:
+        if is_command(name):
+            return _command(name)
+        if is_recipe(name):
+            return _recipe(name)
+        return next(read for ends, read in READERS.items() if name.endswith(ends))(name)
+    except InvalidConfiguration as error:
+        if error.field == FIELD:
+            raise
+        source = "the command" if is_command(name) else name
+        reason = f"{source}: {error.field}: {error.reason}"
+        raise InvalidConfiguration(FIELD, reason) from None
 
 
 def _command(text: str) -> LaunchFile:
@@ -136,8 +142,14 @@ def _yaml(path: str) -> LaunchFile:
     """The YAML of a functional test of Megatron-LM, or of NeMo."""
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
+    if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
+        given, left_out = flags_of_nemo(settings)
+        return megatron_file(path, given, gpus_of_trainer(settings), left_out)
     if not isinstance(flags, dict):
-        reason = f"{path} has no table {OF_TESTS}, as Megatron-LM's functional tests have"
+        reason = (
+            f"{path} has neither a table {OF_TESTS}, as Megatron-LM's functional tests have, nor "
+            f"NeMo's {MARK}"
+        )
         raise InvalidConfiguration(FIELD, reason)
     given = {
         name: () if words == ("true",) else words
@@ -150,7 +162,7 @@ def _yaml(path: str) -> LaunchFile:
         for key, value in _entries(table.get(name))
     ]
     unknown = [
-        Ignored(name, "", True, "not known to bfpp")
+        Ignored(name, "", True, UNKNOWN)
         for name in table
         if name != OF_TESTS and name not in BESIDE_FLAGS
     ]
@@ -232,7 +244,7 @@ def _recipe(name: str) -> LaunchFile:
         Ignored(f"line {line}", text, True, "is not plain: only running it would tell")
         for line, text in lines
     ]
-    ignored = [*given.ignored(partial(recipe_reason, given)), *sections_left_out(config), *left_out]
+    ignored = [*given.ignored(reason_of), *sections_left_out(config), *left_out]
     return launched("Megatron-Bridge", given, values, ignored)
 
 
@@ -256,11 +268,7 @@ def launched(
     """The launch file of arguments that are read; on the usual cluster, as none is named."""
     if "cluster" not in values:
         given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does")
-    try:
-        experiment = Experiment(values["schedule"]).changed(**{"cluster": CLUSTER, **values})
-    except InvalidConfiguration as error:
-        reason = f"{given.source}: {error.field}: {error.reason}"
-        raise InvalidConfiguration(FIELD, reason) from None
+    experiment = Experiment(values["schedule"]).changed(**{"cluster": CLUSTER, **values})
     understood = tuple(given.understood)
     return LaunchFile(
         given.source, framework, experiment, understood, tuple(ignored), tuple(given.assumed)

@@ -136,7 +136,8 @@ def torchtitans(draw: st.DrawFn) -> Experiment:
     schedule = draw(st.sampled_from(["1f1b", "gpipe", "depth-first", "zb1p", "zb-v", "dualpipe-v"]))
     schedule = "1f1b" if pp == 1 else schedule
     values: dict[str, Any] = {
-        "model": name, "prediction": name != "deepseek-v3", "cluster": "dgx-b200", "implementation": "torchtitan",
+        "model": name, "prediction": name != "deepseek-v3", "cluster": "dgx-b200",
+        "implementation": "torchtitan",
         "seq_length": 4096, "pp": pp, "tp": tp, "cp": cp, "dp": dp, "clipping": True,
         "microbatches": 2 * pp * draw(st.integers(1, 2)),
         "microbatch_size": draw(st.integers(1, 2)), "sharding": sharding,

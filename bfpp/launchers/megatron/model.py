@@ -141,7 +141,7 @@ def model_of(given: Arguments, name: str) -> Transformer:
         tied_embeddings=not given["--untie-embeddings-and-output-weights"],
         norm="rms" if given["--normalization"] == RMS else "layer",
         head_dim=given["--kv-channels"],
-        dropout=given["--attention-dropout"] > 0 or given["--hidden-dropout"] > 0,
+        dropout=max(given["--attention-dropout"], given["--hidden-dropout"]) > 0,
         prediction_modules=given["--mtp-num-layers"],
         **_rotary(given),
         **_window(given),

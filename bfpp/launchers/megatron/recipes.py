@@ -9,7 +9,6 @@ from typing import Any
 
 from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words, shortened
 from bfpp.launchers.megatron.flags import MODEL
-from bfpp.launchers.megatron.without_effect import reason_of
 from bfpp.launchers.published_models import published_model
 from bfpp.launchers.sources.recipe_values import Call, Node, Unknown
 from bfpp.schedules import InvalidConfiguration
@@ -97,12 +96,6 @@ def sections_left_out(config: Node) -> Iterator[Ignored]:
         if section.replace("_", "-") in LEFT_OUT and value is not None:
             names = [key for key, _ in _settings(value)] if isinstance(value, Node) else []
             yield Ignored(section, shortened(" ".join(names)), False, "no part of a step")
-
-
-def recipe_reason(given: Arguments, name: str) -> tuple[bool, str]:
-    """True for a setting that can matter, and the reason why it is left out."""
-    matters, reason = reason_of(name)
-    return (False, "off") if matters and given.given[name] == ("false",) else (matters, reason)
 
 
 def _ordered(config: Node) -> Iterator[tuple[str, Any]]:

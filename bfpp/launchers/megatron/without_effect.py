@@ -8,6 +8,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from functools import cache
 
+from bfpp.launchers.arguments import UNKNOWN
+
 WITHOUT_EFFECT = {
     "logging": (
         "*-logging log-* *tensorboard* wandb-* mlflow-* comet-* timing-log-* "
@@ -74,8 +76,8 @@ WITHOUT_EFFECT = {
     ),
     "the code's version": (
         "no-position-embedding pipeline-dtype params-dtype autocast-* enable-autocast "
-        "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p cuda-graph-warmup-* use-mcore-models "
-        "use-legacy-models enable-experimental spec export-*"
+        "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p "
+        "cuda-graph-warmup-* use-mcore-models use-legacy-models enable-experimental spec export-*"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
     "inference of reinforcement learning": "rl-* grpo-* langrl-* refit-*",
@@ -116,13 +118,11 @@ OF_LITTLE_EFFECT = {
 }
 """Flags that are known to matter little or in part, and why they are left out."""
 
-UNKNOWN = "not known to bfpp"
-
 
 @cache
 def reason_of(name: str) -> tuple[bool, str]:
     """True for a flag that can matter to the prediction, and the reason why it is left out."""
-    bare = name.removeprefix("--")
+    bare = name.removeprefix("--").rpartition(".")[2].replace("_", "-")
     for table, matters in ((OF_LITTLE_EFFECT, True), (WITHOUT_EFFECT, False)):
         for reason, patterns in table.items():
             if any(fnmatchcase(bare, each) for each in patterns.split()):

@@ -70,7 +70,7 @@ class Module:
 
 
 class Reading:
-    """What a function makes of a configuration, and the statements that are not understood."""
+    """The configuration that a function fills, and the statements that are not understood."""
 
     def __init__(self, path: str) -> None:
         self.modules: dict[str, Module] = {}
@@ -155,7 +155,7 @@ class Reading:
     def call(
         self, name: str, arguments: list[Any], keywords: dict[str, Any], module: Module, depth: int
     ) -> Any:
-        """What a function returns whose code is there, or `NOTHING`."""
+        """The value that a function returns whose code is there, or `NOTHING`."""
         if name in module.imported and name not in module.functions:
             origin, there = module.imported[name]
             file = module.file_of(origin) if origin.startswith(FOLLOWED) else None

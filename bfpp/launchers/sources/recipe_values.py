@@ -51,7 +51,7 @@ class Reader(Protocol):
     def call(
         self, name: str, arguments: list[Any], keywords: dict[str, Any], module: Any, depth: int
     ) -> Any:
-        """What a function returns whose code is there, or `NOTHING`."""
+        """The value that a function returns whose code is there, or `NOTHING`."""
 
 
 NOTHING = object()

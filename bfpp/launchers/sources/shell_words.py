@@ -26,6 +26,7 @@ OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&"
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
+_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[@\]\}")
 _NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 
 
@@ -73,6 +74,9 @@ def tokens(text: str) -> Iterator[Token]:
 def _word(text: str, at: int, line: int) -> tuple[Token, int]:
     end = _end_of_word(text, at)
     word = text[at:end]
+    if word.isdigit() and text[end : end + 1] in ("<", ">"):  # a stream that is redirected
+        operator = next(each for each in OPERATORS if text.startswith(each, end))
+        return Token(operator, line, False), end + len(operator)
     if _ASSIGNED.fullmatch(word) and text[end : end + 1] == OPEN:
         elements, after = _elements(text, end + 1)
         return Token(word, line, True, elements), after
@@ -165,11 +169,11 @@ class _Fields:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.open: str | None = None
+        self.letters = 0
 
     def add(self, text: str) -> None:
         self.open = (self.open or "") + text
-        if len(self.open) > LONGEST:
-            raise InvalidInput(f"a word of more than {LONGEST:,} letters")
+        self._count(len(text))
 
     def add_words(self, words: Sequence[str]) -> None:
         """Words of which the first goes on with what is before, and the last with what follows."""
@@ -181,7 +185,13 @@ class _Fields:
     def end(self) -> None:
         if self.open is not None:
             self.done.append(self.open)
+            self._count(1)
         self.open = None
+
+    def _count(self, letters: int) -> None:
+        self.letters += letters
+        if self.letters > LONGEST:
+            raise InvalidInput(f"a word of more than {LONGEST:,} letters")
 
 
 def expand(word: str, variables: Variables) -> list[str]:
@@ -204,7 +214,9 @@ def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -
             fields.add(text[at + 1 : end - 1])
         elif letter == '"' and not quoted:
             end = _after_part(text, at)
-            fields.add("")
+            array = _ARRAY.fullmatch(text, at + 1, end - 1)
+            if array is None or variables.get(array[1]) != []:
+                fields.add("")
             _expand(text[at + 1 : end - 1], variables, fields, quoted=True)
         elif letter == "$":
             end = _expand_variable(text, at, end, variables, fields, quoted=quoted)
@@ -231,6 +243,8 @@ def _expand_variable(
         value = variables.get(match[0]) if match else None
     if value is None:
         fields.add(text[at:end])
+    elif isinstance(value, tuple):  # a default, whose fields are known
+        fields.add_words([" ".join(value)] if quoted else value)
     elif not isinstance(value, str):
         words = [part for each in value for part in ([each] if quoted else each.split())]
         fields.add_words(words)
@@ -251,7 +265,10 @@ def _add_split(value: str, fields: _Fields) -> None:
 
 
 def _braced(inside: str, variables: Variables) -> str | Sequence[str] | None:
-    """The value of `NAME`, `NAME[@]`, or `NAME:-default` in braces; None where it is not known."""
+    """The value of `NAME`, `NAME[@]`, or `NAME:-default` in braces; None where it is not known.
+
+    That of a default is a tuple of its fields.
+    """
     match = _BRACED.fullmatch(inside)
     if match is None:
         return None
@@ -259,7 +276,21 @@ def _braced(inside: str, variables: Variables) -> str | Sequence[str] | None:
     value = variables.get(name)
     if mark is None or value:
         return value
-    return " ".join(expand(f'"{default}"' if '"' not in default else default, variables))
+    return tuple(field for word in _raw_words(default) for field in expand(word, variables))
+
+
+def _raw_words(text: str) -> Iterator[str]:
+    """The words of a text, divided at spaces that are not quoted."""
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        end = at
+        while end < len(text) and not text[end].isspace():
+            end = _after_part(text, end)
+        yield text[at:end]
+        at = end
 
 
 def _calculated(text: str, variables: Variables) -> str | None:

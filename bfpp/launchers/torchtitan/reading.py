@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bfpp.launchers.arguments import LIST, NUMBER, SWITCH, TEXT, Arguments, Flag, Kind, Words
+from bfpp.launchers.arguments import (
+    LIST,
+    NUMBER,
+    SWITCH,
+    TEXT,
+    UNKNOWN,
+    Arguments,
+    Flag,
+    Kind,
+    Words,
+)
 from bfpp.launchers.torchtitan.flavors import model_named
 from bfpp.launchers.torchtitan.settings import FLOAT8, MX, ROTATIONS
 from bfpp.schedules import Per, Sharding, find_schedule
@@ -96,8 +106,6 @@ WITHOUT_EFFECT_TOO = {
     "training.deterministic", "compile.components", "model.print_after_conversion",
     "training.gc_debug", "hf_assets_path", "dump_folder", "parallelism.spmd_backend",
 }  # fmt: skip
-
-UNKNOWN = "not known to bfpp"
 
 
 def reason_of(name: str) -> tuple[bool, str]:

@@ -1,0 +1,138 @@
+"""Shell scripts: the words of a command are those that the shell would start it with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from bfpp.launchers.sources.shell import Command, read_script
+from bfpp.launchers.sources.shell_words import expand, tokens
+from bfpp.schedules import InvalidConfiguration, InvalidInput
+
+BASH = shutil.which("bash")
+
+PRINTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
+SHOWS = f'show() {{ {sys.executable} -S -c "{PRINTS}" "$@"; }}'
+
+
+def shown(script: str) -> list[list[str]]:
+    """The words that a shell calls `show` with."""
+    ran = subprocess.run(
+        [BASH or "bash", "-c", f"{SHOWS}\n{script}"], capture_output=True, text=True, check=True
+    )
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def read(script: str) -> list[list[str]]:
+    commands = read_script("job.sh", script).commands
+    return [list(each.words[1:]) for each in commands if each.words[0] == "show"]
+
+
+SCRIPTS = {
+    "variables": 'A=1\nB="two words"\nshow $A ${B} "$B" \'$B\' pre$A-"$B"post',
+    "defaults": 'A=5\nshow ${A:-6} ${NONE:-7} ${NONE:-"a b"} "${NONE:-a b}" ${NONE-$A}',
+    "arrays": 'A=(--x 1\n  --y "two words" # why\n  --z)\nshow ${A[@]}\nshow "${A[@]}" end',
+    "appended": 'A=(1)\nA+=(2 "3 4")\nB=ab\nB+=cd\nshow "${A[@]}" $B',
+    "continued": "show --a 1 \\\n  --b 2 \\\n  --c",
+    "arithmetic": "N=4\nM=$((N * 2 + 1))\nshow $M $((M / 2 - -1)) $(($N*(2+3)%7))",
+    "conditions": (
+        'K=fp8\nif [ "$K" = "fp8" ]; then\n  show one\nelif [ -n "$K" ]; then\n  show two\n'
+        'else\n  show three\nfi\n'
+        'if [[ $K == bf16 ]] || [ 3 -gt 4 ]; then show no; else show yes; fi'
+    ),
+    "nested": (
+        "A=\nif [ -z \"$A\" ]; then\n if [ 1 -eq 2 ]; then\n  show no\n else\n  show inner\n fi\n"
+        "show outer\nfi\nshow after"
+    ),
+    "joined": "A=1 && show $A; show second; cd . && show third",
+    "redirected": "show a b > /dev/null 2>&1\nshow c 2>&1 | cat",
+    "own variables": "A=1\nA=2 B=3 show $A",
+    "exported": "export A=4 B='5 6'\nlocal_=7\nshow $A \"$B\" $local_",
+    "documents": "cat <<EOF >/dev/null\nshow $A not\nEOF\nshow it",
+    "words within": 'A="--x 1 --y 2"\nshow $A\nshow "$A" pre${A}post',
+    "escapes": 'show a\\ b "c\\"d" \\$A "\\$B" \\\\',
+    "empty": 'A=""\nshow $A "$A" end',
+}  # fmt: skip
+
+
+@pytest.mark.skipif(BASH is None, reason="compares with bash")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_words_are_those_of_the_shell(name: str) -> None:
+    assert read(SCRIPTS[name]) == [
+        each for each in shown(SCRIPTS[name].replace(" > /dev/null", "")) if each
+    ]
+
+
+WORDS = st.text("ab1 -_.", min_size=0, max_size=6)
+PIECES = st.one_of(
+    WORDS.map(lambda text: f'"{text}"'),
+    WORDS.map(lambda text: f"'{text}'"),
+    st.sampled_from(
+        ["$A", "${A}", '"$A"', '"${B[@]}"', "${B[@]}", "${NONE:-c d}", "x", "$((N+1))"]
+    ),
+)
+
+
+@pytest.mark.skipif(BASH is None, reason="compares with bash")
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    value=WORDS,
+    elements=st.lists(WORDS, max_size=3),
+    commands=st.lists(st.lists(st.lists(PIECES, min_size=1, max_size=3), max_size=3), max_size=4),
+)
+def test_drawn_words_are_those_of_the_shell(
+    value: str, elements: list[str], commands: list[list[list[str]]]
+) -> None:
+    array = " ".join(f"'{each}'" for each in elements)
+    lines = [f"A='{value}'", f"B=({array})", "N=3"]
+    lines += ["show x " + " ".join(map("".join, command)) for command in commands]
+    assert read("\n".join(lines)) == shown("\n".join(lines))
+
+
+def test_what_depends_on_a_run_is_left_out_and_listed() -> None:
+    script = read_script(
+        "job.sh",
+        "N=$(nproc)\nif [ -f x ]; then\n  N=9\nfi\nfor i in 1 2; do\n  show $i\ndone\n"
+        "go() {\n  show $1\n}\nshow $N $1 `date`\n",
+    )
+    assert script.commands == (Command(11, ("show", "$(nproc)", "$1", "`date`"), {}),)
+    assert [text for _, text in script.left_out] == ["if [ -f x ]", "for i in 1 2", "go ( ) {"]
+
+
+def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    read_script("job.sh", "A=$(touch made)\n`touch made`\ntouch made\necho $(touch made) > made\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ['A="1', "A='1", "A=(1", "A=${B", "A=$(x", 'echo "${A'])
+def test_scripts_that_end_within_quotes_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"job.sh is not a shell script: .* not closed"):
+        read_script("job.sh", text)
+
+
+def test_variables_that_double_are_bounded() -> None:
+    lines = ["A=xxxxxxxxxxxxxxxx"] + ["A=$A$A"] * 40
+    with pytest.raises(InvalidConfiguration, match="a word of more than"):
+        read_script("job.sh", "\n".join(lines))
+    lists = ["A=(1 2)"] + ['A=("${A[@]}" "${A[@]}")'] * 40
+    with pytest.raises(InvalidConfiguration, match="of more than"):
+        read_script("job.sh", "\n".join(lists))
+
+
+@given(st.text("ab\n'\"$(){}[]=;&|<>#\\ ", max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        words = [token.text for token in tokens(text) if token.is_word]
+        for word in words:
+            expand(word, {"a": "1", "b": ["2", "3"]})
+    except InvalidInput:
+        return
+    read_script("job.sh", text)
