@@ -48,6 +48,7 @@ OTHERS = (
     "sim.recipes",
     "executor.acceptance",
     "house.mutations",
+    "launchers.launch_files",
 )
 NAMES = {module.rpartition(".")[2]: module for module in (*SPEEDS, *OTHERS)}
 """The module of each benchmark, by the name that it is run by."""

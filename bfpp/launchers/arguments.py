@@ -22,6 +22,9 @@ UNKNOWN = "not known to bfpp"
 
 OFF = (("false",), ("False",))
 
+USUALLY_ON = "fusion"
+"""Part of the names of settings that are on unless they are said to be off."""
+
 MOST_LETTERS = 60
 """Letters of a value in a message."""
 
@@ -146,8 +149,8 @@ class Arguments:
                 yield Ignored(name, self.shown(name), True, self._replaced[name])
             elif name not in self.read:
                 matters, reason = reason_of(name)
-                if reason == UNKNOWN and self.given[name] in OFF:
-                    matters, reason = False, f"off, and {UNKNOWN}"
+                if self.given[name] in OFF and USUALLY_ON not in name:
+                    matters, reason = False, f"off; {reason}"
                 yield Ignored(name, self.shown(name), matters, reason)
         for name in self._replaced.keys() - self.given.keys():
             yield Ignored(name, "", True, self._replaced[name])

@@ -15,6 +15,7 @@ from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words
 from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
+    NOT_PLAIN,
     adjusted,
     cluster_of,
     flags_of,
@@ -240,10 +241,7 @@ def _recipe(name: str) -> LaunchFile:
     if cluster := cluster_of(file, function):
         given.assume(f"cluster {cluster}, by the recipe's name")
         values["cluster"] = cluster
-    left_out = [
-        Ignored(f"line {line}", text, True, "is not plain: only running it would tell")
-        for line, text in lines
-    ]
+    left_out = [Ignored(f"line {line}", text, True, NOT_PLAIN) for line, text in lines]
     ignored = [*given.ignored(reason_of), *sections_left_out(config), *left_out]
     return launched("Megatron-Bridge", given, values, ignored)
 

@@ -19,6 +19,10 @@ from bfpp.api.stragglers import JobExplanation
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
 from bfpp.explorer.choices import chosen
+from bfpp.launchers.frameworks import framework_config
+from bfpp.launchers.launch_file import read_launch_file
+from bfpp.launchers.sources.command_words import is_command
+from bfpp.launchers.sources.recipe_code import filled
 from bfpp.options.experiment_file import experiment_text, read_experiment
 from bfpp.options.profiles import as_toml
 from bfpp.options.search import parse_fixed
@@ -66,6 +70,7 @@ from tests.helpers.damaged_forms import (
     either,
 )
 from tests.helpers.fuzzing import Reader
+from tests.helpers.launch_recipe import NAME, RECIPE
 from tests.helpers.nsight_files import write_nsight
 from tests.helpers.simumax_files import system
 from tests.helpers.straggler_jobs import Job, parquet_of
@@ -275,12 +280,55 @@ REQUESTS = (
     json.dumps({"orders": ORDERS, "beside": "", "transfer": "0.25"}),
 )
 
+FLAGS = (
+    "--num-layers 8 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --num-experts 4 "
+    "--micro-batch-size 1 --global-batch-size 8 --pipeline-model-parallel-size 2 "
+    "--pipeline-model-parallel-layout 'Et*3|t*5L' --moe-layer-freq '([0]*1+[1]*7)'"
+)
+SCRIPT = (
+    f"N=${{N:-2}}\nARGS=({FLAGS})\nif [ $N -eq 2 ]; then\n  ARGS+=(--bf16)\nfi\n"
+    'torchrun --nproc-per-node $((N * 2)) pretrain_gpt.py "${ARGS[@]}"\n'
+)
+YAML = (
+    "MODEL_ARGS: &a\n  --num-layers: 8\n  --hidden-size: 256\n  --num-attention-heads: 4\n"
+    "  --seq-length: 128\n  --micro-batch-size: 1\n  --bf16: true\nENV_VARS: *a\n"
+)
+NEMO = (
+    "trainer: {devices: 2, num_nodes: 1, precision: bf16}\nmodel:\n  num_layers: 8\n"
+    "  hidden_size: 256\n  num_attention_heads: 4\n  encoder_seq_length: 128\n"
+    "  micro_batch_size: 1\n  tensor_model_parallel_size: 2\n"
+)
+
+
+def _torchtitan() -> list[bytes]:
+    experiment = bfpp.Experiment(
+        "interleaved", **STEP, loops=2, model="llama3-8b", cluster="dgx-h100", dp=2,
+        sharding="full",
+    )  # fmt: skip
+    return [framework_config(experiment, "torchtitan").text.encode()]
+
+
+def _command(text: str) -> object:
+    if not is_command(text):
+        raise InvalidInput("no command that trains")
+    return read_launch_file(text)
+
+
 READERS = {
     "timelines": Reader(_timelines, of_file("step.json", load_timeline), JSON),
     "task graphs": Reader(_graphs, read_graph, JSON),
     "orders": Reader(_orders, lambda contents: orders_of_text("orders.csv", contents), TEXT),
     "orders, checked": Reader(_orders, _check, TEXT),
     "experiment files": Reader(_experiments, of_file("step.toml", read_experiment), TOML),
+    "launch scripts": Reader(texts(SCRIPT), of_file("train.sh", read_launch_file), TEXT),
+    "launch files in YAML": Reader(
+        texts(YAML, NEMO), of_file("job.yaml", read_launch_file), TEXT
+    ),
+    "launch commands": Reader(
+        texts(f"torchrun pretrain_gpt.py {FLAGS}"), of_word(_command), TEXT
+    ),
+    "torchtitan's settings": Reader(_torchtitan, of_file("job.toml", read_launch_file), TOML),
+    "recipes": Reader(texts(RECIPE), of_file("f.py", lambda name: filled(name, NAME)), TEXT),
     "model files": Reader(
         _presets("models", "bert-6.6b", "llama3-8b"), of_file("model.toml", load_model), TOML
     ),

@@ -68,7 +68,7 @@ def is_nemo(settings: Mapping[str, Words]) -> bool:
 
 def gpus_of_trainer(settings: Mapping[str, Words]) -> int | None:
     """Devices of a node times nodes, if both are numbers."""
-    said = [settings.get(name, ("",))[0] for name in GPUS]
+    said = ["".join(settings.get(name, ())) for name in GPUS]
     if not all(each.isdecimal() and len(each) < 7 for each in said):
         return None
     return int(said[0]) * int(said[1])

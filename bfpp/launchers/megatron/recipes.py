@@ -52,6 +52,8 @@ LEFT_OUT = ("env-vars", "tokenizer", "checkpoint", "logger", "scheduler", "valid
              "fault-tolerance", "rerun-state-machine", "dataset", "ft")  # fmt: skip
 """Sections that no prediction depends on, but for the length of sequences."""
 
+NOT_PLAIN = "is not plain: only running it would tell"
+
 _GPUS = re.compile(r"_([0-9]{1,5})gpus?_")
 
 
@@ -91,8 +93,14 @@ def flags_of(config: Node) -> dict[str, Words]:
 def sections_left_out(config: Node) -> Iterator[Ignored]:
     """The sections that are no flags, with the names of their settings, or that are not plain."""
     for section, value in config.values.items():
+        unread = section.replace("_", "-") in LEFT_OUT
         if isinstance(value, Call | Unknown) and section not in ("model", "mixed_precision"):
-            yield Ignored(section, "", True, "is not plain: only running it would tell")
+            yield Ignored(section, "", not unread, NOT_PLAIN)
+        elif isinstance(value, Node) and not unread:
+            for name, setting in _settings(value):
+                if not _is_plain(setting):
+                    text = shortened(getattr(setting, "text", ""))
+                    yield Ignored(f"{section}.{name}", text, True, NOT_PLAIN)
         if section.replace("_", "-") in LEFT_OUT and value is not None:
             names = [key for key, _ in _settings(value)] if isinstance(value, Node) else []
             yield Ignored(section, shortened(" ".join(names)), False, "no part of a step")
@@ -119,8 +127,17 @@ def _flag(name: str, value: Any) -> dict[str, Words]:
         return {"--untie-embeddings-and-output-weights": ()} if value is False else {}
     if value is True:
         return {f"--{name}": ()}
+    if not _is_plain(value):
+        return {}
     words = ("false",) if value is False else _words(value)
     return {} if value is None or words in ((), ("",)) else {f"--{name}": words}
+
+
+def _is_plain(value: Any) -> bool:
+    """True unless only running the code would tell; names with dots are constants of libraries."""
+    return not isinstance(value, Call) and not (
+        isinstance(value, Unknown) and not re.fullmatch(r"[\w.]+", value.text)
+    )
 
 
 def _words(value: Any) -> Words:

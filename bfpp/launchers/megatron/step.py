@@ -239,11 +239,10 @@ def replicas_of(given: Arguments, values: Values) -> Values:
     _ = given["--ckpt-format"]
     if sharding is not Sharding.NONE and instances > 1:
         found["dp_replicate"] = instances
-    if values["dp"] * values["cp"] > 1:
-        found["dp_overlap"] = overlaps
-        if sharding is Sharding.PARTIAL and overlaps and not gathers:
-            reason = "not given: the all-gather of weights is predicted to overlap, too"
-            given.replace("--overlap-param-gather", reason)
+    found["dp_overlap"] = overlaps
+    if values["dp"] * values["cp"] > 1 and sharding is Sharding.PARTIAL and overlaps > gathers:
+        reason = "not given: the all-gather of weights is predicted to overlap, too"
+        given.replace("--overlap-param-gather", reason)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ def _gpus(words: Sequence[str], environment: Mapping[str, str]) -> int | None:
 
 def _numbers(words: Sequence[str]) -> Iterator[tuple[str, int]]:
     """The options whose value is a number, or ends with one (`1:4`, `gpu:8`)."""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in pairwise([*words, ""]):
         name, mark, value = word.partition("=")
         if name.startswith("-") and (match := _LAST_NUMBER.fullmatch(value if mark else after)):
             yield name, int(match[1])

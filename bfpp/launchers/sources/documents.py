@@ -11,8 +11,8 @@ from bfpp.launchers.arguments import FIELD, Words
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
-LARGEST = 2**20
-"""Bytes of a launch file, at most."""
+LARGEST, LARGEST_YAML = 2**20, 2**16
+"""Bytes of a launch file, at most, and letters of one in YAML, whose reader is slow."""
 
 DEEPEST, MOST_LEAVES = 50, 20_000
 """Tables in tables, and settings, at most: aliases of YAML could make very many."""
@@ -40,6 +40,9 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
     """The table of a YAML file, whose leaves are texts: tags are not read, so nothing is made."""
     import yaml
 
+    if len(text) > LARGEST_YAML:
+        reason = f"{path} has more than {LARGEST_YAML:,} letters: no launch file"
+        raise InvalidConfiguration(FIELD, reason)
     try:
         found = yaml.load(text, yaml.BaseLoader)  # noqa: S506  (makes texts, lists and tables)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

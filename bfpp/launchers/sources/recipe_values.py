@@ -82,6 +82,20 @@ def _list(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> 
     return tuple(found) if isinstance(node, ast.Tuple) else found
 
 
+def _comprehension(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+    """A list made of another one, name by name."""
+    [of, *more] = node.generators
+    every = reading.value(of.iter, known, module, depth)
+    if more or of.ifs or not isinstance(of.target, ast.Name) or not _is_list(every):
+        return NOTHING
+    return [reading.value(node.elt, {**known, of.target.id: each}, module, depth) for each in every]
+
+
+def _is_list(value: Any) -> bool:
+    """True for a list or a tuple of values."""
+    return isinstance(value, list | tuple) and not isinstance(value, Unknown | Call)
+
+
 def _dict(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
     found = {}
     for key, value in zip(node.keys, node.values, strict=True):
@@ -196,6 +210,8 @@ def _call(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> 
     if name == "getattr" and len(arguments) >= 2 and isinstance(arguments[0], Node):
         found = arguments[0].values.get(str(arguments[1]))
         return arguments[2] if found is None and len(arguments) > 2 else found
+    if name == "list" and len(arguments) == 1 and _is_list(arguments[0]):
+        return list(arguments[0])
     if (found := reading.call(name, arguments, keywords, module, depth)) is not NOTHING:
         return found
     if name[:1].isupper() and keywords and "." not in name:
@@ -216,6 +232,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
     ast.Attribute: _attribute,
     ast.List: _list,
     ast.Tuple: _list,
+    ast.ListComp: _comprehension,
     ast.Dict: _dict,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,

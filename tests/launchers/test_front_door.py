@@ -1,0 +1,140 @@
+"""Launch files on the command line: wherever a schedule is named, with options over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bfpp.launchers.recognise import is_launch_file
+from bfpp.sim.experiment.experiment import experiment_of
+
+Bfpp = Callable[..., tuple[int, str, str]]
+
+FLAGS = (
+    "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 16 --bf16 "
+    "--vocab-size 32000 --pipeline-model-parallel-size 2"
+)
+SCRIPT = f"torchrun --nproc-per-node 4 pretrain_gpt.py {FLAGS} --lr 1e-4 --invented 3\n"
+YAML = "MODEL_ARGS:\n" + "".join(
+    f"  {name}: {value}\n"
+    for name, value in zip(
+        [*FLAGS.replace("--bf16 ", "").split()[::2], "--bf16"],
+        [*FLAGS.replace("--bf16 ", "").split()[1::2], "true"],
+        strict=True,
+    )
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.sh").write_text(SCRIPT)
+    Path("job.yaml").write_text(YAML)
+
+
+@pytest.mark.usefixtures("files")
+def test_all_forms_of_a_job_are_the_same_experiment(bfpp: Bfpp) -> None:
+    forms = ("train.sh", "job.yaml --dp 2 --microbatches 8", f"-- {SCRIPT.strip()}")
+    records = [json.loads(bfpp(f"simulate --json {form}")[1]) for form in forms]
+    assert len({record["step_time"] for record in records}) == 1
+    assert {record["schedule"] for record in records} == {"1f1b"}
+    assert [each["name"] for each in records[0]["ignored"]] == ["--lr", "--invented"]
+    assert [each["matters"] for each in records[0]["ignored"]] == [False, True]
+    assert "--pipeline-model-parallel-size 2" in records[0]["understood"]
+    assert any("4 GPUs" in each or "2 GPUs" in each for each in records[1]["assumed"])
+
+
+@pytest.mark.usefixtures("files")
+def test_the_table_says_what_was_left_out(bfpp: Bfpp) -> None:
+    code, out, error = bfpp("simulate train.sh")
+    assert (code, error) == (0, "")
+    plain = " ".join(out.split())
+    assert "train.sh, of Megatron-LM: 10 settings understood" in plain
+    assert "may matter: --invented (not known to bfpp)" in plain
+    assert "without effect on a step: --lr (learning rate and its like)" in plain
+    assert "assumed: cluster dgx-h100" in plain
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "explain train.sh", "orders train.sh", "experiment train.sh", "compare train.sh 1f1b",
+        "check train.sh",
+        "explain train.sh --against=--recompute=full",
+    ],
+)  # fmt: skip
+def test_every_command_that_takes_a_schedule_takes_it(bfpp: Bfpp, command: str) -> None:
+    code, _, error = bfpp(command)
+    assert code == 0, error
+    assert "Traceback" not in error
+
+
+@pytest.mark.usefixtures("files")
+def test_other_commands_say_in_a_line_what_may_matter(bfpp: Bfpp) -> None:
+    code, out, error = bfpp("orders train.sh")
+    assert code == 0
+    assert out.startswith("0F0,")
+    assert error.startswith(
+        "bfpp orders: train.sh: left out or taken otherwise: --invented; assumed "
+    )
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("files")
+def test_options_override_and_the_experiment_can_be_kept(bfpp: Bfpp) -> None:
+    code, out, _ = bfpp("experiment train.sh --cluster dgx-b200 --microbatches 4 --json")
+    assert code == 0
+    record = json.loads(out)
+    assert (record["cluster"], record["microbatches"], record["dp"]) == ("dgx-b200", 4, 2)
+    record = {name: value for name, value in record.items() if name != "schema"}
+    assert experiment_of(record).transformer.hidden == 1024
+    code, _, error = bfpp("experiment train.sh --out job.toml")
+    assert code == 0, error
+    kept, given = (
+        json.loads(bfpp(f"simulate {each} --json")[1]) for each in ("job.toml", "train.sh")
+    )
+    assert kept["step_time"] == given["step_time"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("text", "name", "reason"),
+    [
+        ("echo\n", "a.sh", "a.sh has no command that trains"),
+        ("A='1\n", "a.sh", "a.sh is not a shell script: a quote is not closed"),
+        ("a: [1\n", "a.yaml", "a.yaml is not YAML: while parsing a flow sequence"),
+        ("- 1\n", "a.yaml", "a.yaml holds no table of settings"),
+        ("a: 1\n", "a.yaml", "a.yaml has neither a table MODEL_ARGS"),
+        ("a: !!python/object/apply:os.system ['touch made']\n", "a.yaml", "has neither a table"),
+        ("[training]\nseq_len = 8\n", "a.toml", "a.toml: names no model: name and flavor"),
+        ('[model]\nname = "llama3"\nflavor = "9B"\n[training]\nseq_len = 8\n', "a.toml",
+         "a.toml: the sizes of llama3 9B are not known"),
+        ("MODEL_ARGS:\n  --num-layers: 4\n", "a.yaml", "--num-attention-heads: is missing"),
+        ("\xff", "a.sh", "a.sh is not text"),
+    ],
+)  # fmt: skip
+def test_what_is_no_launch_file_is_refused_in_one_line(
+    bfpp: Bfpp, text: str, name: str, reason: str
+) -> None:
+    Path(name).write_bytes(text.encode("latin-1"))
+    code, out, error = bfpp(f"simulate {name}")
+    assert (code, out) == (2, "")
+    assert error.startswith("bfpp simulate: SCHEDULE: ")
+    assert error.count("\n") == 1
+    assert reason in error
+    assert not Path("made").exists()
+
+
+def test_missing_files_and_what_is_no_launch_file(bfpp: Bfpp) -> None:
+    code, _, error = bfpp("simulate nowhere.sh")
+    assert code == 2
+    assert error == "bfpp simulate: SCHEDULE: cannot read 'nowhere.sh': No such file or directory\n"
+    for name in ("1f1b", "orders.csv", "mine.py:Mine", "job.toml", "DualPipeV", "echo hello"):
+        assert not is_launch_file(name)
+    for name in ("a.sh", "a.yaml", "a.yml", "a.slurm", "A=1 torchrun a.py", "python a.py --x 1"):
+        assert is_launch_file(name)
