@@ -29,7 +29,7 @@ MOST_LETTERS = 60
 """Letters of a value in a message."""
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of value: what it must be, and its reader, which returns None for anything else."""
 
     title: str
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 class Flag(NamedTuple):
     """A setting of a framework: the kind of its value, and its default there."""
 
-    kind: Kind
+    kind: ValueKind
     default: Any = None
 
 
@@ -81,11 +81,11 @@ def _listed(words: Words) -> Words | None:
 
 _SWITCHED = {"true": True, "1": True, "false": False, "0": False}
 
-COUNT = Kind("a whole number", _whole)
-NUMBER = Kind("a number of at least 0", _number)
-SWITCH = Kind("a flag alone, or true or false", _switch)
-TEXT = Kind("one value", _text)
-LIST = Kind("a list", _listed)
+COUNT = ValueKind("a whole number", _whole)
+NUMBER = ValueKind("a number of at least 0", _number)
+SWITCH = ValueKind("a flag alone, or true or false", _switch)
+TEXT = ValueKind("one value", _text)
+LIST = ValueKind("a list", _listed)
 
 
 class Arguments:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bfpp.launchers.arguments import COUNT, LIST, NUMBER, SWITCH, TEXT, Flag, Kind
+from bfpp.launchers.arguments import COUNT, LIST, NUMBER, SWITCH, TEXT, Flag, ValueKind
 
 
-def _row(kind: Kind, names: str) -> dict[str, Flag]:
+def _row(kind: ValueKind, names: str) -> dict[str, Flag]:
     """Flags of a kind: `name=default`, or a name alone."""
     found = {}
     for word in names.split():

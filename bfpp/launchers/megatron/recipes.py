@@ -10,7 +10,7 @@ from typing import Any
 from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words, shortened
 from bfpp.launchers.megatron.flags import MODEL
 from bfpp.launchers.published_models import published_model
-from bfpp.launchers.sources.recipe_values import Call, Node, Unknown
+from bfpp.launchers.sources.recipe_values import ForeignCall, Node, Unknown
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.model import Transformer
 
@@ -83,7 +83,7 @@ def flags_of(config: Node) -> dict[str, Words]:
             for key, setting in _settings(value):
                 flag = RENAMED.get(key.replace("_", "-"), key.replace("_", "-"))
                 found |= _flag(flag, setting)
-        elif not isinstance(value, Call | Unknown):
+        elif not isinstance(value, ForeignCall | Unknown):
             found |= _flag(name, value)
     if "--num-query-groups" in found:
         found["--group-query-attention"] = ()
@@ -94,7 +94,7 @@ def sections_left_out(config: Node) -> Iterator[Ignored]:
     """The sections that are no flags, with the names of their settings, or that are not plain."""
     for section, value in config.values.items():
         unread = section.replace("_", "-") in LEFT_OUT
-        if isinstance(value, Call | Unknown) and section not in ("model", "mixed_precision"):
+        if isinstance(value, ForeignCall | Unknown) and section not in ("model", "mixed_precision"):
             yield Ignored(section, "", not unread, NOT_PLAIN)
         elif isinstance(value, Node) and not unread:
             for name, setting in _settings(value):
@@ -135,7 +135,7 @@ def _flag(name: str, value: Any) -> dict[str, Words]:
 
 def _is_plain(value: Any) -> bool:
     """True unless only running the code would tell; names with dots are constants of libraries."""
-    return not isinstance(value, Call) and not (
+    return not isinstance(value, ForeignCall) and not (
         isinstance(value, Unknown) and not re.fullmatch(r"[\w.]+", value.text)
     )
 
@@ -143,7 +143,7 @@ def _is_plain(value: Any) -> bool:
 def _words(value: Any) -> Words:
     if isinstance(value, Node):
         return ()
-    if isinstance(value, list | tuple) and not isinstance(value, Unknown | Call):
+    if isinstance(value, list | tuple) and not isinstance(value, Unknown | ForeignCall):
         return tuple(word for each in value for word in _words(each))
     text = value.text if isinstance(value, Unknown) else str(value)
     last = text.rpartition(".")[2] if isinstance(value, Unknown) else text
@@ -180,7 +180,7 @@ def _precision(value: Any) -> dict[str, Words]:
 
 def _named(value: Any) -> str:
     """The name in a call such as `bf16_mixed()` or `get_mixed_precision_config("bf16_mixed")`."""
-    if not isinstance(value, Call):
+    if not isinstance(value, ForeignCall):
         return ""
     return next((each for each in value.arguments if isinstance(each, str)), value.name)
 
@@ -189,10 +189,10 @@ def model_of_recipe(source: str, config: Node) -> Transformer | None:
     """The published model of a recipe; None where its sizes are among the settings."""
     model = config.values.get("model")
     origin = model.values.get("=") if isinstance(model, Node) else model
-    kind = origin.name if isinstance(origin, Call) else getattr(model, "kind", "")
+    kind = origin.name if isinstance(origin, ForeignCall) else getattr(model, "kind", "")
     if kind == PLAIN:
         return None
-    if not isinstance(origin, Call):
+    if not isinstance(origin, ForeignCall):
         raise InvalidConfiguration(
             FIELD, f"{source}: models of {kind or 'this kind'} are not known"
         )

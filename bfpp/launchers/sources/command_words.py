@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bfpp.launchers.arguments import Words
+if TYPE_CHECKING:  # all commands load this module, and few the settings
+    from bfpp.launchers.arguments import Words
 
 NODES = ("--nnodes", "--nodes", "-N", "--num-nodes", "--num_nodes")
 OF_NODE = (

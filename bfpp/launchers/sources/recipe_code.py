@@ -13,7 +13,14 @@ from typing import Any
 
 from bfpp.launchers.arguments import FIELD
 from bfpp.launchers.sources.documents import text_of_file
-from bfpp.launchers.sources.recipe_values import EXPRESSIONS, NOTHING, Call, Known, Node, Unknown
+from bfpp.launchers.sources.recipe_values import (
+    EXPRESSIONS,
+    NOTHING,
+    ForeignCall,
+    Known,
+    Node,
+    Unknown,
+)
 from bfpp.schedules import InvalidConfiguration
 
 FOLLOWED = "megatron.bridge.recipes"
@@ -180,7 +187,9 @@ class Reading:
             if isinstance(owner, Node):
                 owner.values[target.attr] = value
                 return
-            if isinstance(owner, str | Call) and isinstance(target.value, ast.Attribute | ast.Name):
+            if isinstance(owner, str | ForeignCall) and isinstance(
+                target.value, ast.Attribute | ast.Name
+            ):
                 self._own(target.value, owner, known, module, depth).values[target.attr] = value
                 return
         self.leave_out(target, module)
@@ -211,7 +220,7 @@ def _assign(reading: Reading, node: Any, known: Known, module: Module, depth: in
 def _expression(reading: Reading, node: Any, known: Known, module: Module, depth: int) -> None:
     if isinstance(node.value, ast.Constant):  # a docstring
         return
-    if isinstance(reading.value(node.value, known, module, depth), Unknown | Call):
+    if isinstance(reading.value(node.value, known, module, depth), Unknown | ForeignCall):
         reading.leave_out(node, module)
 
 
@@ -221,7 +230,7 @@ def _return(reading: Reading, node: Any, known: Known, module: Module, depth: in
 
 def _if(reading: Reading, node: Any, known: Known, module: Module, depth: int) -> None:
     holds = reading.value(node.test, known, module, depth)
-    if isinstance(holds, Unknown | Call):
+    if isinstance(holds, Unknown | ForeignCall):
         reading.leave_out(node, module)
         return
     reading._run(node.body if holds else node.orelse, known, module, depth)

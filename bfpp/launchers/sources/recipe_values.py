@@ -31,7 +31,7 @@ class Node:
         return self.values.setdefault(name, Node())
 
 
-class Call(NamedTuple):
+class ForeignCall(NamedTuple):
     """A call of code that is elsewhere: the parts of its name, and its arguments."""
 
     name: str
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     keywords: dict[str, Any]
 
 
-class Reader(Protocol):
+class CodeReader(Protocol):
     """The reader of a module, which gives the values of names and calls in it."""
 
     def value(self, node: ast.expr, known: dict[str, Any], module: Any, depth: int) -> Any:
@@ -60,29 +60,29 @@ NOTHING = object()
 Known = dict[str, Any]
 
 
-def _constant(_: Reader, node: Any, *__: Any) -> Any:
+def _constant(_: CodeReader, node: Any, *__: Any) -> Any:
     return node.value
 
 
-def _name(reading: Reader, node: Any, known: Known, module: Any, *_: Any) -> Any:
+def _name(reading: CodeReader, node: Any, known: Known, module: Any, *_: Any) -> Any:
     if node.id in known:
         return known[node.id]
     return reading.named(node.id, module)
 
 
-def _attribute(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _attribute(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     owner = reading.value(node.value, known, module, depth)
     if isinstance(owner, Node):
         return owner.child(node.attr)
     return Unknown(ast.unparse(node)[:80])
 
 
-def _list(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _list(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     found = [reading.value(each, known, module, depth) for each in node.elts]
     return tuple(found) if isinstance(node, ast.Tuple) else found
 
 
-def _comprehension(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _comprehension(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     """A list made of another one, name by name."""
     [of, *more] = node.generators
     every = reading.value(of.iter, known, module, depth)
@@ -93,10 +93,10 @@ def _comprehension(reading: Reader, node: Any, known: Known, module: Any, depth:
 
 def _is_list(value: Any) -> bool:
     """True for a list or a tuple of values."""
-    return isinstance(value, list | tuple) and not isinstance(value, Unknown | Call)
+    return isinstance(value, list | tuple) and not isinstance(value, Unknown | ForeignCall)
 
 
-def _dict(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _dict(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     found = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
@@ -107,7 +107,7 @@ def _dict(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> 
     return found
 
 
-def _binary(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _binary(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     left, right = (reading.value(each, known, module, depth) for each in (node.left, node.right))
     if isinstance(left, list) and isinstance(right, list) and isinstance(node.op, ast.Add):
         return left + right if len(left) + len(right) <= LONGEST else NOTHING
@@ -131,20 +131,20 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-def _unary(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _unary(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     value = reading.value(node.operand, known, module, depth)
-    if isinstance(value, Unknown | Call | Node):
+    if isinstance(value, Unknown | ForeignCall | Node):
         return NOTHING
     if isinstance(node.op, ast.Not):
         return not value
     return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else NOTHING
 
 
-def _boolean(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _boolean(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     value: Any = None
     for each in node.values:
         value = reading.value(each, known, module, depth)
-        if isinstance(value, Unknown | Call):
+        if isinstance(value, Unknown | ForeignCall):
             return NOTHING
         empty = isinstance(value, Node) and not value.values
         if (bool(value) and not empty) == isinstance(node.op, ast.Or):
@@ -152,14 +152,14 @@ def _boolean(reading: Reader, node: Any, known: Known, module: Any, depth: int) 
     return None if isinstance(value, Node) and not value.values else value
 
 
-def _choice(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _choice(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     holds = reading.value(node.test, known, module, depth)
-    if isinstance(holds, Unknown | Call):
+    if isinstance(holds, Unknown | ForeignCall):
         return NOTHING
     return reading.value(node.body if holds else node.orelse, known, module, depth)
 
 
-def _compare(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _compare(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     if len(node.ops) != 1:
         return NOTHING
     left, right = (
@@ -168,7 +168,7 @@ def _compare(reading: Reader, node: Any, known: Known, module: Any, depth: int) 
     left, right = (None if isinstance(each, Node) and not each.values else each
                    for each in (left, right))  # fmt: skip
     comparison = _COMPARISONS.get(type(node.ops[0]))
-    if comparison is None or any(isinstance(each, Unknown | Call) for each in (left, right)):
+    if comparison is None or any(isinstance(each, Unknown | ForeignCall) for each in (left, right)):
         return NOTHING
     try:
         return comparison(left, right)
@@ -190,7 +190,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def _subscript(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _subscript(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     owner = reading.value(node.value, known, module, depth)
     key = reading.value(node.slice, known, module, depth)
     try:
@@ -199,7 +199,7 @@ def _subscript(reading: Reader, node: Any, known: Known, module: Any, depth: int
         return NOTHING
 
 
-def _call(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> Any:
+def _call(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
     arguments = [reading.value(each, known, module, depth) for each in node.args]
     keywords = {
         each.arg: reading.value(each.value, known, module, depth)
@@ -221,9 +221,9 @@ def _call(reading: Reader, node: Any, known: Known, module: Any, depth: int) -> 
     inner = node.func.value if isinstance(node.func, ast.Attribute) else None
     if isinstance(inner, ast.Call):  # a method of what another call gives: that one names it
         before = reading.value(inner, known, module, depth)
-        if isinstance(before, Call):
-            return Call(f"{before.name}.{node.func.attr}", before.arguments, before.keywords)
-    return Call(name, tuple(arguments), keywords)
+        if isinstance(before, ForeignCall):
+            return ForeignCall(f"{before.name}.{node.func.attr}", before.arguments, before.keywords)
+    return ForeignCall(name, tuple(arguments), keywords)
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {

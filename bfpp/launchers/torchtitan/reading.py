@@ -19,7 +19,7 @@ from bfpp.launchers.arguments import (
     UNKNOWN,
     Arguments,
     Flag,
-    Kind,
+    ValueKind,
     Words,
 )
 from bfpp.launchers.torchtitan.flavors import model_named
@@ -44,11 +44,11 @@ def _integer(words: Words) -> int | None:
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
 
 
-INTEGER = Kind("a whole number", _integer)
-RAW = Kind("a list", lambda words: words)
+INTEGER = ValueKind("a whole number", _integer)
+RAW = ValueKind("a list", lambda words: words)
 
 
-def _rows(section: str, kind: Kind, names: str) -> dict[str, Flag]:
+def _rows(section: str, kind: ValueKind, names: str) -> dict[str, Flag]:
     found = {}
     for word in names.split():
         name, mark, default = word.partition("=")
