@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bfpp.api.predictions import predict
 from bfpp.launchers.frameworks import framework_config
 from bfpp.launchers.launch_file import read_launch_file
+from bfpp.launchers.megatron.published import FURTHER
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.settings.recomputation import (
     CORE_ATTENTION,
@@ -104,8 +105,10 @@ def _of_experts(draw: st.DrawFn, devices: int) -> dict[str, Any]:
 def read_back(experiment: Experiment, text: str) -> Experiment:
     command = " ".join(text.replace("\\\n", " ").split("\n"))
     read = read_launch_file(command)
-    assert [each.name for each in read.ignored] == []
-    return read.experiment.changed(cluster=experiment.cluster)
+    further = FURTHER.get(experiment.transformer.name, "")
+    assert [each.name for each in read.ignored if each.name not in further] == []
+    model = replace(read.experiment.transformer, name=experiment.transformer.name)
+    return read.experiment.changed(model=model, cluster=experiment.cluster)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate])

@@ -17,6 +17,7 @@ from bfpp.launchers.launch import (
 )
 from bfpp.launchers.megatron.compute import compute_flags, precision_flags
 from bfpp.launchers.megatron.model import expert_flags, groups_of_token, latent_flags, model_flags
+from bfpp.launchers.megatron.published import further_flags
 from bfpp.launchers.megatron.step import group_flags, replica_flags, stage_flags
 from bfpp.launchers.megatron.text import Flags, flag_lines
 from bfpp.schedules import InvalidConfiguration, Per, Sharding, registered_name
@@ -120,7 +121,7 @@ def _missing_of_offload(launch: Launch) -> Iterator[str]:
 
 
 PARTS: tuple[Callable[[Launch], Flags], ...] = (
-    model_flags, latent_flags, expert_flags, group_flags, stage_flags, replica_flags,
+    model_flags, latent_flags, expert_flags, further_flags, group_flags, stage_flags, replica_flags,
     precision_flags, compute_flags,
 )  # fmt: skip
 """The groups of flags, in the order of the command."""

@@ -33,6 +33,7 @@ def model_flags(launch: Launch) -> Flags:
     grouped = model.kv_heads not in (None, model.heads)
     window = model.window
     no_dropout = None if model.has_dropout else 0
+    clamped = model.experts is not None and model.experts.clamped
     biased = model.norm != "rms" or (model.experts is not None and model.experts.biased)
     return {
         "--num-layers": model.layers,
@@ -48,7 +49,8 @@ def model_flags(launch: Launch) -> Flags:
         "--position-embedding-type": _positions(model),
         "--normalization": RMS if model.norm == "rms" else None,
         "--disable-bias-linear": not biased,
-        "--swiglu": model.gated,
+        "--swiglu": model.gated and not clamped,
+        "--quick-geglu": model.gated and clamped,
         "--attention-dropout": no_dropout,
         "--hidden-dropout": no_dropout,
         "--untie-embeddings-and-output-weights": not (

@@ -109,7 +109,7 @@ OF_LITTLE_EFFECT = {
     ),
     "gathers overlap the forward pass alone": "overlap-param-gather-with-optimizer-step",
     "precision of single layers is not modelled": "first-last-layers-bf16 *-bf16-layers",
-    "an activation of another formula, at the same price": "squared-relu quick-geglu",
+    "an activation of another formula, at the same price": "squared-relu",
     "hierarchical context parallelism is not modelled": "hierarchical-context-parallel-sizes",
     "multiprocessors that dispatch takes are not modelled": ("moe-*-num-sms* high-priority-*"),
     "memory of the host is not modelled": "empty-unused-memory-level no-empty-*",
