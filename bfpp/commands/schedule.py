@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bfpp.options import shared
-from bfpp.options.experiment_file import is_experiment_file, read_experiment
+from bfpp.options.launch_notes import report_left_out
+from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.torch_csv import write_orders
 from bfpp.sim.experiment.experiment import Experiment
@@ -41,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
         "experiment",
         nargs="?",
         metavar="EXPERIMENT",
-        help="experiment file (*.toml) to find an order for; options override its values",
+        help="experiment file (*.toml), or launch file, to find an order for; options override it",
     )
     shared.add_experiment_arguments(parser)
     parser.add_argument(
@@ -150,9 +151,12 @@ def run(options: argparse.Namespace) -> int:
 def _experiment(options: argparse.Namespace) -> Experiment:
     """The given experiment, whose schedule does not matter."""
     if options.experiment:
-        if not is_experiment_file(options.experiment):
-            raise InvalidConfiguration("experiment", "must be an experiment file (*.toml)")
-        experiment = read_experiment(options.experiment, trust=options.trust)
+        if not holds_experiment(options.experiment):
+            raise InvalidConfiguration(
+                "experiment", "must be an experiment file (*.toml), or a launch file"
+            )
+        report_left_out("schedule", options.experiment)
+        experiment = named(options.experiment, trust=options.trust)
     else:
         experiment = Experiment("1f1b")
     return experiment.changed(**shared.given(options))
