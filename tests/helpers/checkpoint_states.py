@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from itertools import pairwise
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from bfpp.executor.checkpoint import (
     save,
     start_of,
 )
+from tests.helpers.fork_server import stop_server
 
 SIZES = {"0.weight": 3000, "0.bias": 30, "1.weight": 1000}
 
@@ -38,7 +38,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 
 def begin_anew() -> None:
     """Fork processes off a server that has imported torch: one that runs may be a search's."""
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    stop_server()
     PROCESSES.set_forkserver_preload([__name__])
 
 

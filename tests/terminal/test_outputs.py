@@ -61,6 +61,7 @@ WRITING = {
     ("orders", "--out"): f"orders gpipe {STEP} --out PLACE.csv",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
     ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
+    ("search", "--save"): f"search {SEARCH} --save PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",
     ("tradeoff", "--svg"): f"tradeoff {SEARCH} --critical-batch 64 --svg PLACE.svg",
     ("validate", "--svg"): "validate measured.csv --svg PLACE.svg",

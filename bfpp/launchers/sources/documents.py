@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
     if len(text) > LARGEST_YAML:
         reason = f"{path} has more than {LARGEST_YAML:,} letters: no launch file"
         raise InvalidConfiguration(FIELD, reason)
+    if _depth(text) > DEEPEST:  # takes the parser a square of it
+        raise InvalidConfiguration(FIELD, f"{path} is nested too deeply: no launch file")
     try:
         found = yaml.load(text, yaml.BaseLoader)  # noqa: S506  (makes texts, lists and tables)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -51,6 +53,12 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidConfiguration(FIELD, f"{path} holds no table of settings")
     return found
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested, those in quotes too."""
+    steps = ((letter in "[{") - (letter in "]}") for letter in text)
+    return max(accumulate(steps), default=0)
 
 
 def leaves(path: str, table: Mapping[str, Any]) -> dict[str, Words]:

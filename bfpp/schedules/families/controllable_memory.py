@@ -22,7 +22,7 @@ sail-sg/zero-bubble-pipeline-parallelism; `tests/golden/published_schedules.csv`
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -31,7 +31,7 @@ import numpy as np
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.operations.operations import Operation
-from bfpp.schedules.orders.steps import STEP, OnVee, Order, Repetition
+from bfpp.schedules.orders.steps import STEP, OnVee, Order, Repetition, Step
 
 PERIOD = 6
 """Slots from one micro-batch to the next: the passes of two stages, forward and in two halves."""
@@ -66,6 +66,11 @@ class _ControllableMemory(OnVee):
     def repetition(self, layout: Layout) -> Repetition:
         """Every micro-batch."""
         return Repetition(1, 1 + layout.pp)
+
+    def steps(self, layout: Layout, rank: int) -> Iterable[Step]:
+        """The order of a rank, step by step."""
+        steps: list[Step] = self.orders(layout)[rank].tolist()
+        return steps
 
     def orders(self, layout: Layout) -> list[Order]:
         """All in the order of their slots; weight halves in the order of the input halves."""

@@ -44,6 +44,7 @@ from bfpp.sim.search.space import CostSetting
 from bfpp.sim.search.workers import SERVER, Here, JobQueue, as_completed, executor
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.traces.timeline.units import GIGABYTE
+from tests.helpers.fork_server import stop_server
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -227,6 +228,7 @@ def test_a_journal_keeps_and_resumes(tmp_path, outcomes):
 
 def test_workers_are_not_interrupted_even_while_they_begin():
     """They are forked off a server that has interruptions blocked from its first instruction."""
+    stop_server()
     with executor("local", 1) as workers:
         assert (
             signal.SIGINT in workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
@@ -265,6 +267,7 @@ def test_a_process_that_is_forked_has_workers_of_its_own(tmp_path):
 
 def test_all_is_imported_before_workers_are_forked():
     """So that each begins at once, and they share what is imported."""
+    stop_server()
     with executor("local", 2) as workers:
         found = workers.submit(eval, "'bfpp.sim.search.evaluation' in __import__('sys').modules")
         assert found.result() is (SERVER in get_all_start_methods())
