@@ -126,6 +126,12 @@ class Communication:
     offload_ahead: int = 1
     tied_embeddings: bool = False
 
+    def __post_init__(self) -> None:
+        """Take members for their names: these are equal, with one hash, but not the same."""
+        for name, kind in CHOICES.items():
+            if not isinstance(value := getattr(self, name), kind):
+                object.__setattr__(self, name, kind(value))
+
     @property
     def has_queues(self) -> bool:
         """True if a transfer holds up all others at both its ends."""
