@@ -13,7 +13,9 @@ from bfpp.terminal import formats
 from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
+from bfpp.traces.formats.text_files import begins_with_events
 from bfpp.traces.formats.timeline_json import load_timeline
+from bfpp.traces.profiles.nsight import is_nsight
 from bfpp.traces.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -48,6 +50,20 @@ def is_job_file(path: Path) -> bool:
         return True
     try:
         return path.name.endswith(formats.OPERATIONS.suffixes) and formats.OPERATIONS.is_ours(path)
+    except OSError:
+        return False
+
+
+def is_trace_file(name: str) -> bool:
+    """True for a file that a profiler wrote: an SQLite export, or JSON that is not one of ours.
+
+    A damaged file of ours is not a trace: the reason is then what is wrong with a timeline.
+    """
+    path = Path(name)
+    try:
+        if is_nsight(path):
+            return True
+        return is_timeline_file(name) and path.is_file() and begins_with_events(path)
     except OSError:
         return False
 

@@ -11,13 +11,19 @@ from rich.text import Text
 from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE
-from bfpp.api.saved import SavedTimeline, is_job_file, is_timeline_file, load
+from bfpp.api.saved import (
+    SavedTimeline,
+    is_job_file,
+    is_timeline_file,
+    is_trace_file,
+    load,
+)
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import holds_experiment, named, require_same_unit, side_by_side
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
@@ -45,6 +51,13 @@ def add_arguments(parser: Parser) -> None:
         parser,
         "FILE.json, FILE.json.gz: a saved timeline, as it ran, or a job from bfpp import",
         "FILE.parquet: the operations of a job, of many steps and replicas",
+        "TRACE.json, TRACE.json.gz, TRACE.sqlite: a rank's trace from torch.profiler or Nsight",
+    )
+    parser.add_argument(
+        "traces",
+        nargs="*",
+        metavar="TRACE",
+        help="traces of further ranks",
     )
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
@@ -86,6 +99,12 @@ def run(options: argparse.Namespace) -> int:
         from bfpp.reports.jobs.printing import explain_job  # most often, it is no job
 
         return explain_job(options)
+    if is_trace_file(options.schedule):
+        from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
+
+        return explain_traces(options)
+    if options.traces:
+        raise InvalidInput(f"TRACE: {options.traces[0]}: further files are of traces alone")
     if options.html:
         raise InvalidConfiguration("html", "is of jobs alone; bfpp show draws a timeline")
     is_saved = is_timeline_file(options.schedule)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from bfpp.schedules.reading import NotJson, decompressed, parsed
+from bfpp.schedules.reading import COMPRESSED, NotJson, decompressed, parsed
+
+BEGINNING = 2**16
+"""Bytes in which a trace tells that it is one."""
+
+KEYS = (
+    b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"',
+    b'"baseTimeNanoseconds"', b'"displayTimeUnit"',
+)  # fmt: skip
+"""Keys of traces, one of which is near the beginning."""
+
+GZIP = 16 + zlib.MAX_WBITS
+"""The window of a gzip file, as zlib wants it told."""
 
 
 def parsed_trace(text: str | bytes) -> Any:
@@ -27,6 +40,18 @@ def parsed_trace(text: str | bytes) -> Any:
             raise
         trace = parsed(f"{events.removesuffix(',')}]", size)
     return {"traceEvents": trace} if isinstance(trace, list) else trace
+
+
+def begins_with_events(path: Path) -> bool:
+    """True for a file that begins as a Chrome trace does, of any profiler, compressed or not."""
+    with path.open("rb") as raw:
+        beginning = raw.read(BEGINNING)
+    if beginning.startswith(COMPRESSED):
+        # As far as it goes: what is damaged is refused by who reads it all.
+        with suppress(zlib.error):
+            beginning = zlib.decompressobj(GZIP).decompress(beginning, BEGINNING)
+    beginning = beginning.lstrip()
+    return beginning.startswith(b"[") or any(key in beginning for key in KEYS)
 
 
 @contextmanager

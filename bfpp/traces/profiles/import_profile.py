@@ -55,8 +55,12 @@ def import_profiles(
     if not traces:
         raise InvalidInput("the trace shows no process that did anything")
     traces = _in_order(traces)
-    ranks = [recognise_passes(each) for each in _of_step(traces, step)]
-    return timeline_of_ranks(ranks, _bases(traces), orders, name)
+    return timeline_of_ranks(ranks_of_step(traces, step), _bases(traces), orders, name)
+
+
+def ranks_of_step(traces: Sequence[Profile], step: int | None = None) -> list[RecognisedStep]:
+    """What is recognised of one step in each trace: that of the number, or the last one."""
+    return [recognise_passes(each) for each in _of_step(traces, step)]
 
 
 def timeline_of_ranks(

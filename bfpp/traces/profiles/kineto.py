@@ -27,12 +27,18 @@ _LAUNCHES = {"cuda_runtime", "cuda_driver"}
 
 def read_kineto(trace: object) -> Profile:
     """The profile of a trace, given as parsed JSON; raises `MalformedTrace`."""
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise MalformedTrace("is not a Chrome trace: it has no list of traceEvents")
+    events = require_events(trace)
     try:
-        return _profile(trace)
+        return _profile(events)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise MalformedTrace(f"an event is malformed: {type(error).__name__} {error}") from None
+
+
+def require_events(trace: object) -> Mapping[str, Any]:
+    """The trace, if it is one of Chrome's; raises `MalformedTrace`."""
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
+        raise MalformedTrace("is not a Chrome trace: it has no list of traceEvents")
+    return trace
 
 
 def _profile(trace: Mapping[str, Any]) -> Profile:
@@ -45,8 +51,8 @@ def _profile(trace: Mapping[str, Any]) -> Profile:
     flows = (event for event in trace["traceEvents"] if event.get("cat") == "fwdbwd")
     rank = trace.get("distributedInfo", {}).get("rank")
     return Profile(
-        rank=None if rank is None else _whole(rank),
-        base=_whole(trace.get("baseTimeNanoseconds", 0)),
+        rank=None if rank is None else whole(rank),
+        base=whole(trace.get("baseTimeNanoseconds", 0)),
         annotations=_ranges(slices, "user_annotation", _seconds),
         functions=_ranges(slices, "python_function", _seconds),
         operators=as_launched(outermost(_ranges(slices, "cpu_op", _seconds))),
@@ -82,7 +88,8 @@ def _in_seconds(microseconds: Any) -> float:
     return seconds
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """A whole number of at most 64 bits; raises `ValueError`."""
     if abs(int(value)) >= 2**63:
         raise ValueError("a whole number is of more than 64 bits")
     return int(value)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from bfpp.traces.profiles.profile import (
     MalformedTrace,
@@ -40,24 +40,26 @@ PUSHED, STARTED = 59, 60
 THREAD_BITS = 24
 """A globalTid is a globalPid with the thread's number in its last bits."""
 
+Read = TypeVar("Read")
+
 _OPERATOR = re.compile(r"\w+::")
 _CALL = re.compile(r"(.*?)(?:, seq = (\d+))?(?:, op_id = \d+)?(?:, (?:sizes|input_op_ids) = .*)?")
 """A range's name as `emit_nvtx` writes it: the operator, then details of the call."""
 
 _AUTOGRAD = "autograd::"
 
-_STRINGS = "SELECT id, value FROM StringIds"
-_RANGES = """
+STRINGS = "SELECT id, value FROM StringIds"
+RANGES = """
     SELECT text, textId, globalTid, start, end
     FROM NVTX_EVENTS
     WHERE eventType IN (?, ?) AND end IS NOT NULL AND globalTid IS NOT NULL
 """
-_LAUNCHES = "SELECT globalTid, correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+LAUNCHES = "SELECT globalTid, correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
 _KERNELS = """
     SELECT shortName, globalPid, deviceId, streamId, correlationId, start, end
     FROM CUPTI_ACTIVITY_KIND_KERNEL
 """
-_SESSION = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
+SESSION = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
 """Tables that hold rows; not views and virtual tables, which compute them."""
 
@@ -83,20 +85,25 @@ def is_nsight(path: Path) -> bool:
 
 def read_nsight(path: Path) -> list[Profile]:
     """A profile of each process in a file with ranges or kernels; raises `MalformedTrace`."""
+    return read_database(path, _processes)
+
+
+def read_database(path: Path, read: Callable[[Database], list[Read]]) -> list[Read]:
+    """What `read` makes of an export's tables; raises `MalformedTrace`."""
     if path.name.endswith(REPORTS):
         raise MalformedTrace(
             f"is a report: nsys export --type sqlite {path.name} makes what can be read"
         )
     try:
-        with closing(_Database(path)) as database:
-            return _processes(database)
+        with closing(Database(path)) as database:
+            return read(database)
     except MalformedTrace:
         raise
     except (sqlite3.Error, TypeError, ValueError, ArithmeticError) as error:
         raise MalformedTrace(f"is not what nsys exports: {error}") from None
 
 
-class _Database:
+class Database:
     """The tables of an untrusted file, read only, and within limits of time and size.
 
     All rows read together are no larger than the file: in a hostile one, text may be computed or
@@ -133,11 +140,11 @@ class _Process:
     sequence: dict[TracedRange, str] = field(default_factory=dict)
 
 
-def _processes(database: _Database) -> list[Profile]:
+def _processes(database: Database) -> list[Profile]:
     tables = database.tables
     processes: dict[int, _Process] = defaultdict(_Process)
     # Joined here, each row is read once: of many strings with one id, a join makes many rows.
-    strings = dict(database.rows(_STRINGS)) if "StringIds" in tables else {}
+    strings = dict(database.rows(STRINGS)) if "StringIds" in tables else {}
     if "NVTX_EVENTS" in tables:
         _add_ranges(database, processes, strings)
     if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
@@ -148,15 +155,15 @@ def _processes(database: _Database) -> list[Profile]:
         )
     base = 0
     if "TARGET_INFO_SESSION_START_TIME" in tables:
-        (base,) = next(database.rows(_SESSION), (0,))
+        (base,) = next(database.rows(SESSION), (0,))
     in_order = sorted(processes, key=lambda number: (sorted(processes[number].devices), number))
     return [_profile(processes[number], int(base)) for number in in_order]
 
 
 def _add_ranges(
-    database: _Database, processes: dict[int, _Process], strings: Mapping[int, str]
+    database: Database, processes: dict[int, _Process], strings: Mapping[int, str]
 ) -> None:
-    for text, number, thread, start, end in database.rows(_RANGES, PUSHED, STARTED):
+    for text, number, thread, start, end in database.rows(RANGES, PUSHED, STARTED):
         name = strings.get(number, "") if text is None else text
         # In a name of several lines, the expression would go back again and again.
         if "\n" in name or (call := _CALL.fullmatch(name)) is None:
@@ -170,14 +177,14 @@ def _add_ranges(
 
 
 def _add_kernels(
-    database: _Database,
+    database: Database,
     processes: dict[int, _Process],
     strings: Mapping[int, str],
     has_launches: bool,
 ) -> None:
     launched: dict[tuple[int, int], int] = {}
     if has_launches:
-        for thread, correlation, start in database.rows(_LAUNCHES):
+        for thread, correlation, start in database.rows(LAUNCHES):
             launched[thread >> THREAD_BITS, correlation] = start
     for text, number, device, stream, correlation, start, end in database.rows(_KERNELS):
         if text not in strings:

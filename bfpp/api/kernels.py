@@ -1,0 +1,280 @@
+"""Traces of any ranks explained from their kernels, and as a pipeline where they are one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bfpp.api.explanation import Explanation
+from bfpp.api.saved import SavedTimeline
+from bfpp.schedules import InvalidInput
+from bfpp.schedules.reading import read_file
+from bfpp.terminal.error_lines import blaming
+from bfpp.traces.explain.looks import Share
+from bfpp.traces.formats.perfetto_reading import is_ours
+from bfpp.traces.formats.text_files import parsed_trace
+from bfpp.traces.kernels.breakdown import Breakdown, Called, Parts
+from bfpp.traces.kernels.passes import PassTimes, parts_within, pass_times
+from bfpp.traces.profiles.device_profile import DeviceProfile, Kind, is_fused_communication
+from bfpp.traces.profiles.import_profile import import_profiles, ranks_of_step
+from bfpp.traces.profiles.kineto import read_kineto
+from bfpp.traces.profiles.kineto_activities import read_kineto_activities
+from bfpp.traces.profiles.nsight import is_nsight, read_nsight
+from bfpp.traces.profiles.nsight_activities import read_nsight_activities
+from bfpp.traces.profiles.profile import Profile
+from bfpp.traces.profiles.recognise_passes import RecognisedStep, recognise_passes
+
+LISTED = 25
+"""Kernels, collectives and copies that JSON lists, those that take longest."""
+
+NO_DEVICE = "The file has the host alone: compute, communication, copies and idle time of devices."
+
+ALONE = "one rank of a pipeline, alone: what it waits for is in the other ranks' traces"
+SINGLE = "one rank, which neither sends to one other rank nor receives from it"
+REPLICAS = "ranks that send each other no activations: replicas or shards, not stages"
+"""Why traces show no pipeline."""
+
+_RECEIVES = re.compile(r"(?:gloo|nccl):recv|ncclRecv|PP:\d+RECV")
+_P2P = {"send", "recv"}
+
+
+@dataclass(frozen=True, eq=False)
+class TracedRank:
+    """One process in a file: its devices, and its ranges where they are read."""
+
+    file: str
+    breakdown: Breakdown
+    profile: Profile | None
+
+    @property
+    def devices(self) -> DeviceProfile:
+        """What ran on its devices."""
+        return self.breakdown.profile
+
+    @property
+    def is_measured(self) -> bool:
+        """True where the file has anything that ran on a device."""
+        return self.breakdown.whole is not None
+
+    @cached_property
+    def recognised(self) -> RecognisedStep | None:
+        """The passes in all of the trace; None where there are none."""
+        found = recognise_passes(self.profile) if self.profile else None
+        return found if found and found.passes else None
+
+    @cached_property
+    def passes(self) -> dict[str, PassTimes] | None:
+        """Passes by operation, with their compute and their holes; None if they are not known."""
+        if not self.recognised or not self.is_measured:
+            return None
+        return pass_times(self.breakdown, self.recognised.passes, -self.devices.base) or None
+
+    @property
+    def is_linked(self) -> bool:
+        """True if it sends to one other rank, or receives from it, as stages do."""
+        passes = self.recognised.passes if self.recognised else ()
+        named = any(it.stage is not None for it in passes)
+        ranges = self.profile.annotations if self.profile else ()
+        calls = {each.operation for each in self.devices.collectives}
+        return named or bool(calls & _P2P) or any(_RECEIVES.match(it.name) for it in ranges)
+
+    @cached_property
+    def not_measured(self) -> list[str]:
+        """What the file does not say, in sentences."""
+        if not self.is_measured:
+            return [NO_DEVICE]
+        found, devices = [], self.devices
+        unknown = int(np.isnan(devices.launched).sum())
+        if unknown:
+            found.append(f"Launches of {unknown:,} of {len(devices):,} kernels and copies.")
+        calls = self.breakdown.by_collective
+        for what, field in (("process group", "group"), ("message size", "bytes")):
+            without = sum(
+                each.number for call, each in calls.items() if getattr(call, field) is None
+            )
+            if without:
+                found.append(f"The {what} of {without:,} communication kernels.")
+        if self.passes is None:
+            found.append("Forward and backward passes: none is recognised.")
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """The rank as a JSON object; times in seconds."""
+        found, devices = self.breakdown, self.devices
+        parts, launched = found.whole, found.launched_in_steps
+        return {
+            "file": self.file,
+            "profiler": devices.source,
+            "rank": devices.rank,
+            "world_size": devices.world_size,
+            **_parts(parts),
+            "launched_in_steps": launched and _parts(launched),
+            "waiting": found.waiting._asdict() if parts else None,
+            "launch_delay": found.delays and found.delays._asdict(),
+            "streams": [
+                {
+                    "stream": name,
+                    "activities": number,
+                    "busy": busy,
+                    **{kind.title: seconds for kind, seconds in kinds.items()},
+                }
+                for name, (number, busy, kinds) in found.by_stream.items()
+            ],
+            "groups": _groups(found),
+            "collectives": _collectives(found),
+            "kernels": _listed(found.by_name(Kind.COMPUTE)),
+            "fused_communication": _fused(found),
+            "copied": _listed(found.by_name(Kind.COPY)),
+            "passes": self.passes
+            and {
+                name: {"passes": each.passes, **each.parts._asdict()}
+                for name, each in self.passes.items()
+            },
+            "steps": [
+                {"step": step.number, "host": step.end - step.start, **_parts(each)}
+                for step, each in found.steps
+            ],
+            "not_measured": self.not_measured,
+        }
+
+
+def _parts(parts: Parts | None) -> dict[str, float | None]:
+    return parts._asdict() if parts else dict.fromkeys(Parts._fields)
+
+
+def _groups(found: Breakdown) -> list[dict[str, Any]]:
+    rows = []
+    for place, called in found.by_group.items():
+        group = found.profile.collectives[place].group
+        about = (
+            group._asdict() if group else dict.fromkeys(("name", "description", "size", "ranks"))
+        )
+        rows.append({**about, **called._asdict()})
+    return rows
+
+
+def _collectives(found: Breakdown) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": call.group and call.group.name,
+            "operation": call.operation,
+            "message_bytes": call.bytes,
+            **called._asdict(),
+        }
+        for call, called in list(found.by_collective.items())[:LISTED]
+    ]
+
+
+def _listed(called: Mapping[str, Called]) -> list[dict[str, Any]]:
+    return [{"name": name, **each._asdict()} for name, each in list(called.items())[:LISTED]]
+
+
+def _fused(found: Breakdown) -> list[dict[str, Any]]:
+    names = found.by_name(Kind.COMPUTE)
+    return _listed({name: each for name, each in names.items() if is_fused_communication(name)})
+
+
+@dataclass(frozen=True, eq=False)
+class TraceExplanation:
+    """Ranks of any parallelism, explained from their kernels."""
+
+    ranks: Sequence[TracedRank]
+
+    @cached_property
+    def _pipeline(self) -> tuple[Explanation | None, str]:
+        """The ranks as one pipeline, or None and why they are none."""
+        profiles = [each.profile for each in self.ranks if each.profile]
+        if len(profiles) < len(self.ranks):
+            return None, "the file does not say which ranges and which devices belong together"
+        if len(profiles) == 1:
+            is_linked = self.ranks[0].is_linked
+            return None, ALONE if is_linked else SINGLE
+        if not all(each.is_linked for each in self.ranks):
+            return None, REPLICAS
+        try:
+            return Explanation(SavedTimeline(import_profiles(profiles))), ""
+        except InvalidInput as error:
+            return None, f"not one step of a pipeline: {error}"
+
+    @property
+    def pipeline(self) -> Explanation | None:
+        """The last step of the ranks as one pipeline, if they are one."""
+        return self._pipeline[0]
+
+    @property
+    def no_pipeline(self) -> str:
+        """Why they are no pipeline; nothing if they are one."""
+        return self._pipeline[1]
+
+    @cached_property
+    def within_passes(self) -> list[Parts] | None:
+        """The parts of each rank's passes in the pipeline's step; None without devices."""
+        if not self.pipeline or not all(each.is_measured for each in self.ranks):
+            return None
+        steps = ranks_of_step([each.profile for each in self.ranks if each.profile])
+        return [
+            parts_within(rank.breakdown, step.passes, -rank.devices.base)
+            for rank, step in zip(self.ranks, steps, strict=True)
+        ]
+
+    @cached_property
+    def shares(self) -> dict[Share, float] | None:
+        """The mean rank's step in four parts, with the holes in passes where they belong."""
+        if not self.pipeline:
+            return None
+        shares = dict(self.pipeline.causes.shares)
+        if self.within_passes:
+            count = len(self.within_passes)
+            communication = sum(it.exposed_communication for it in self.within_passes) / count
+            others = sum(it.exposed_copies + it.idle for it in self.within_passes) / count
+            shares[Share.COMPUTE] = max(shares[Share.COMPUTE] - communication - others, 0.0)
+            shares[Share.COMMUNICATION] += communication
+            shares[Share.OTHER] += others
+        return shares
+
+    def record(self) -> dict[str, Any]:
+        """The explanation as a JSON object; times in seconds."""
+        pipeline = self.pipeline and {
+            **self.pipeline.record(),
+            "what_if": [],
+            "shares": self.shares,
+            "within_passes": self.within_passes and [it._asdict() for it in self.within_passes],
+        }
+        return {
+            "traces": [each.record() for each in self.ranks],
+            "pipeline": pipeline,
+            "no_pipeline": self.no_pipeline or None,
+        }
+
+
+def load_traces(paths: Sequence[Path], option: str) -> TraceExplanation:
+    """The ranks in some files; the option is named where one of them is at fault."""
+    ranks = []
+    for path in paths:
+        with blaming(f"{option}: {path}"):
+            ranks += _read(path)
+    if all(each.devices.rank is not None for each in ranks):
+        ranks.sort(key=lambda each: each.devices.rank or 0)
+    return TraceExplanation(ranks)
+
+
+def _read(path: Path) -> list[TracedRank]:
+    if is_nsight(path):
+        devices, ranges = read_nsight_activities(path), read_nsight(path)
+        profiles: Sequence[Profile | None] = ranges
+        if len(ranges) != len(devices):
+            profiles = [None] * len(devices)
+        return [
+            TracedRank(path.name, Breakdown(own), profile)
+            for own, profile in zip(devices, profiles, strict=True)
+        ]
+    trace = parsed_trace(read_file(path))
+    if is_ours(trace):
+        raise InvalidInput("is a trace of --perfetto: bfpp import makes a timeline of it")
+    return [TracedRank(path.name, Breakdown(read_kineto_activities(trace)), read_kineto(trace))]

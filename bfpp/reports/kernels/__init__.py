@@ -1,0 +1,1 @@
+"""Reports on traces of any ranks: where their devices' time goes."""
