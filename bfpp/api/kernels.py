@@ -19,9 +19,9 @@ from bfpp.terminal.error_lines import blaming
 from bfpp.traces.explain.looks import Share
 from bfpp.traces.formats.perfetto_reading import is_ours
 from bfpp.traces.formats.text_files import parsed_trace
-from bfpp.traces.kernels.breakdown import Breakdown, Called, Parts
+from bfpp.traces.kernels.breakdown import Breakdown, Called, TimeParts
 from bfpp.traces.kernels.passes import PassTimes, parts_within, pass_times
-from bfpp.traces.profiles.device_profile import DeviceProfile, Kind, is_fused_communication
+from bfpp.traces.profiles.device_profile import ActivityKind, DeviceProfile, is_fused_communication
 from bfpp.traces.profiles.import_profile import import_profiles, ranks_of_step
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.profiles.kineto_activities import read_kineto_activities
@@ -54,7 +54,7 @@ class TracedRank:
 
     @property
     def devices(self) -> DeviceProfile:
-        """What ran on its devices."""
+        """Activities of its devices."""
         return self.breakdown.profile
 
     @property
@@ -84,9 +84,15 @@ class TracedRank:
         calls = {each.operation for each in self.devices.collectives}
         return named or bool(calls & _P2P) or any(_RECEIVES.match(it.name) for it in ranges)
 
+    @property
+    def fused_communication(self) -> dict[str, Called]:
+        """Kernels that communicate as they compute, by name; they are part of compute."""
+        names = self.breakdown.by_name(ActivityKind.COMPUTE)
+        return {name: each for name, each in names.items() if is_fused_communication(name)}
+
     @cached_property
     def not_measured(self) -> list[str]:
-        """What the file does not say, in sentences."""
+        """Sentences on all that the file leaves out."""
         if not self.is_measured:
             return [NO_DEVICE]
         found, devices = [], self.devices
@@ -128,24 +134,24 @@ class TracedRank:
             ],
             "groups": _groups(found),
             "collectives": _collectives(found),
-            "kernels": _listed(found.by_name(Kind.COMPUTE)),
-            "fused_communication": _fused(found),
-            "copied": _listed(found.by_name(Kind.COPY)),
+            "kernels": _listed(found.by_name(ActivityKind.COMPUTE)),
+            "fused_communication": _listed(self.fused_communication),
+            "copied": _listed(found.by_name(ActivityKind.COPY)),
             "passes": self.passes
             and {
                 name: {"passes": each.passes, **each.parts._asdict()}
                 for name, each in self.passes.items()
             },
             "steps": [
-                {"step": step.number, "host": step.end - step.start, **_parts(each)}
+                {"step": step.number, **_parts(each), "seconds": step.end - step.start}
                 for step, each in found.steps
             ],
             "not_measured": self.not_measured,
         }
 
 
-def _parts(parts: Parts | None) -> dict[str, float | None]:
-    return parts._asdict() if parts else dict.fromkeys(Parts._fields)
+def _parts(parts: TimeParts | None) -> dict[str, float | None]:
+    return parts._asdict() if parts else dict.fromkeys(TimeParts._fields)
 
 
 def _groups(found: Breakdown) -> list[dict[str, Any]]:
@@ -173,11 +179,6 @@ def _collectives(found: Breakdown) -> list[dict[str, Any]]:
 
 def _listed(called: Mapping[str, Called]) -> list[dict[str, Any]]:
     return [{"name": name, **each._asdict()} for name, each in list(called.items())[:LISTED]]
-
-
-def _fused(found: Breakdown) -> list[dict[str, Any]]:
-    names = found.by_name(Kind.COMPUTE)
-    return _listed({name: each for name, each in names.items() if is_fused_communication(name)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +214,7 @@ class TraceExplanation:
         return self._pipeline[1]
 
     @cached_property
-    def within_passes(self) -> list[Parts] | None:
+    def within_passes(self) -> list[TimeParts] | None:
         """The parts of each rank's passes in the pipeline's step; None without devices."""
         if not self.pipeline or not all(each.is_measured for each in self.ranks):
             return None

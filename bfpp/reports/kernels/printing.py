@@ -14,8 +14,8 @@ from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration
 from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.printing import RANKS_SHOWN, counted, output, print_json, print_table
-from bfpp.traces.kernels.breakdown import Called, Parts
-from bfpp.traces.profiles.device_profile import Kind
+from bfpp.traces.kernels.breakdown import Called, TimeParts
+from bfpp.traces.profiles.device_profile import ActivityKind
 from bfpp.traces.timeline.units import in_words
 
 SHOWN = 8
@@ -63,6 +63,12 @@ def _print(explained: TraceExplanation) -> None:
         ),
         [(_name(each), *_row(each.breakdown.whole)) for each in shown],
     )
+    if steps := [(each, *each.breakdown.steps[-1]) for each in shown if each.breakdown.steps]:
+        print_table(
+            "The same while the host was in the last marked step",
+            ("rank", "step", *COLUMNS),
+            [(_name(rank), str(step.number), *_row(parts)) for rank, step, parts in steps],
+        )
     for each in shown[:1]:
         _print_rank(each, of_several=len(ranks) > 1)
     if explained.pipeline and explained.shares:
@@ -75,20 +81,20 @@ def _print(explained: TraceExplanation) -> None:
 
 
 def _print_rank(rank: TracedRank, of_several: bool) -> None:
-    """What ran on the devices of one rank."""
+    """Print the activities of one rank."""
     found = rank.breakdown
     of = f" of {_name(rank)} (--json has all ranks)" if of_several else ""
     groups = [
         (_group(rank, place), *_called(each)) for place, each in [*found.by_group.items()][:SHOWN]
     ]
     _print_called(f"Communication{of}, by process group", "group", groups)
-    for kind, title in ((Kind.COMPUTE, "Kernels"), (Kind.COPY, "Copies")):
+    for kind, title in ((ActivityKind.COMPUTE, "Kernels"), (ActivityKind.COPY, "Copies")):
         _print_called(f"{title}{of} that take longest", "", _rows(found.by_name(kind)))
     streams = list(found.by_stream.items())[:SHOWN]
     if streams:
         print_table(
             f"Streams{of}",
-            ("device/stream", "kernels and copies", "busy", *(kind.title for kind in Kind)),
+            ("device/stream", "kernels and copies", "busy", *(kind.title for kind in ActivityKind)),
             [
                 (one_line(name), f"{number:,}", *map(in_words, (busy, *kinds.values())))
                 for name, (number, busy, kinds) in streams
@@ -111,7 +117,7 @@ def _name(rank: TracedRank) -> str:
     return f"rank {number}" + (f" of {size}" if size else "")
 
 
-def _row(parts: Parts | None) -> tuple[str, ...]:
+def _row(parts: TimeParts | None) -> tuple[str, ...]:
     """The columns of a breakdown."""
     if parts is None:
         return (UNKNOWN,) * 6
@@ -176,11 +182,9 @@ def _say_not_measured(ranks: Sequence[TracedRank]) -> None:
     for rank in ranks[:RANKS_SHOWN]:
         for reason in rank.not_measured:
             _say(f"Not measured, {_name(rank)}: {reason}")
-    if fused := sum(
-        each["number"] for rank in ranks for each in rank.record()["fused_communication"]
-    ):
-        kernels = counted(fused, "kernel")
-        _say(f"Compute has {kernels} that read other devices' memory as they compute.")
+        if fused := sum(each.number for each in rank.fused_communication.values()):
+            kernels = counted(fused, "kernel")
+            _say(f"Compute of {_name(rank)} has {kernels} that also read other devices' memory.")
 
 
 def _say(line: str) -> None:

@@ -10,10 +10,15 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.traces.kernels.intervals import Intervals, union
-from bfpp.traces.profiles.device_profile import Collective, DeviceProfile, Kind, Step
+from bfpp.traces.profiles.device_profile import (
+    ActivityKind,
+    CollectiveCall,
+    DeviceProfile,
+    MarkedStep,
+)
 
 
-class Parts(NamedTuple):
+class TimeParts(NamedTuple):
     """Seconds of a stretch of time; `compute` to `idle` add up to it.
 
     Communication is exposed where no kernel computes, a copy where no kernel runs at all.
@@ -67,17 +72,17 @@ class Breakdown:
 
     @cached_property
     def compute(self) -> Intervals:
-        """Where a kernel computes."""
-        return self._union(self.profile.of(Kind.COMPUTE))
+        """Times in which a kernel computes."""
+        return self._union(self.profile.of(ActivityKind.COMPUTE))
 
     @cached_property
     def kernels(self) -> Intervals:
-        """Where a kernel runs."""
-        return self._union(~self.profile.of(Kind.COPY))
+        """Times in which a kernel runs."""
+        return self._union(~self.profile.of(ActivityKind.COPY))
 
     @cached_property
     def busy(self) -> Intervals:
-        """Where anything runs."""
+        """Times in which anything runs."""
         return union(self.profile.start, self.profile.end)
 
     @cached_property
@@ -88,15 +93,15 @@ class Breakdown:
         return float(self.profile.start.min()), float(self.profile.end.max())
 
     @cached_property
-    def whole(self) -> Parts | None:
+    def whole(self) -> TimeParts | None:
         """The whole window."""
         return None if self.window is None else self.parts(*self.window)
 
-    def parts(self, start: float, end: float) -> Parts:
+    def parts(self, start: float, end: float) -> TimeParts:
         """The parts of a stretch of time."""
         return self.parts_of(Intervals(np.array([start]), np.array([end])))
 
-    def parts_of(self, stretches: Intervals) -> Parts:
+    def parts_of(self, stretches: Intervals) -> TimeParts:
         """The parts of some stretches of time together."""
         seconds = stretches.length
         compute, kernels, busy, communication, copies = (
@@ -104,7 +109,7 @@ class Breakdown:
             for each in (self.compute, self.kernels, self.busy, self._communication, self._copies)
         )
         exposed = max(kernels - compute, 0.0)
-        return Parts(
+        return TimeParts(
             seconds=seconds,
             compute=compute,
             exposed_communication=exposed,
@@ -115,15 +120,15 @@ class Breakdown:
             copies=copies,
         )
 
-    def by_name(self, kind: Kind) -> dict[str, Called]:
+    def by_name(self, kind: ActivityKind) -> dict[str, Called]:
         """Activities of a kind by name, those that take longest first."""
         found = self._called(self.profile.name, self.profile.of(kind))
         return {self.profile.names[name]: each for name, each in found}
 
     @cached_property
-    def by_collective(self) -> dict[Collective, Called]:
+    def by_collective(self) -> dict[CollectiveCall, Called]:
         """Communication by group, operation and size, what takes longest first."""
-        found = self._called(self.profile.collective, self.profile.of(Kind.COMMUNICATION))
+        found = self._called(self.profile.collective, self.profile.of(ActivityKind.COMMUNICATION))
         return {self.profile.collectives[each]: called for each, called in found}
 
     @cached_property
@@ -137,15 +142,15 @@ class Breakdown:
         if not groups:
             return {}
         column = np.array(groups, dtype=np.int32)[self.profile.collective]
-        return dict(self._called(column, self.profile.of(Kind.COMMUNICATION)))
+        return dict(self._called(column, self.profile.of(ActivityKind.COMMUNICATION)))
 
     @cached_property
-    def by_stream(self) -> dict[str, tuple[int, float, dict[Kind, float]]]:
+    def by_stream(self) -> dict[str, tuple[int, float, dict[ActivityKind, float]]]:
         """Activities of each stream, its busy seconds, and those of each kind."""
         found = {}
         for place, name in enumerate(self.profile.streams):
             own = self.profile.stream == place
-            kinds = {kind: self._union(own & self.profile.of(kind)).length for kind in Kind}
+            kinds = {kind: self._union(own & self.profile.of(kind)).length for kind in ActivityKind}
             found[name] = int(own.sum()), self._union(own).length, kinds
         return found
 
@@ -182,30 +187,16 @@ class Breakdown:
         )
 
     @cached_property
-    def steps(self) -> list[tuple[Step, Parts | None]]:
-        """Each step, from its first activity to the next step's; None if no launch is known.
-
-        The last one ends with its own last activity.
-        """
-        known = np.flatnonzero(self.profile.launch != NONE)
-        launched = self.profile.launched[known]
-        marked = [
-            known[(launched >= each.start) & (launched < each.end)] for each in self.profile.steps
+    def steps(self) -> list[tuple[MarkedStep, TimeParts | None]]:
+        """Steps, and the devices' time while the host was in them; None if no device was seen."""
+        known = self.window is not None
+        return [
+            (each, self.parts(each.start, each.end) if known else None)
+            for each in self.profile.steps
         ]
-        begins = [self.profile.start[own].min() if len(own) else None for own in marked]
-        found: list[tuple[Step, Parts | None]] = []
-        for place, (step, own) in enumerate(zip(self.profile.steps, marked, strict=True)):
-            following = [at for at in begins[place + 1 :] if at is not None]
-            begin = begins[place]
-            if begin is None:
-                found.append((step, None))
-                continue
-            end = following[0] if following else self.profile.end[own].max()
-            found.append((step, self.parts(float(begin), max(float(end), float(begin)))))
-        return found
 
     @cached_property
-    def launched_in_steps(self) -> Parts | None:
+    def launched_in_steps(self) -> TimeParts | None:
         """The parts of what was launched until the last marked step ends, and of nothing else.
 
         None where no launch, or no step, is known.
@@ -217,11 +208,11 @@ class Breakdown:
 
     @cached_property
     def _communication(self) -> Intervals:
-        return self._union(self.profile.of(Kind.COMMUNICATION))
+        return self._union(self.profile.of(ActivityKind.COMMUNICATION))
 
     @cached_property
     def _copies(self) -> Intervals:
-        return self._union(self.profile.of(Kind.COPY))
+        return self._union(self.profile.of(ActivityKind.COPY))
 
     def _union(self, of: Flags) -> Intervals:
         return union(self.profile.start[of], self.profile.end[of])

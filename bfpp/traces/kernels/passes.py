@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules.operations.operations import OPERATIONS
-from bfpp.traces.kernels.breakdown import Breakdown, Parts
+from bfpp.traces.kernels.breakdown import Breakdown, TimeParts
 from bfpp.traces.kernels.intervals import union
 from bfpp.traces.profiles.recognise_passes import RecognisedPass
 
@@ -21,7 +21,7 @@ class PassTimes(NamedTuple):
     """The number of passes of one operation, and the parts of their time."""
 
     passes: int
-    parts: Parts
+    parts: TimeParts
 
 
 def pass_times(
@@ -36,7 +36,7 @@ def pass_times(
     return found
 
 
-def parts_within(breakdown: Breakdown, passes: Sequence[RecognisedPass], shift: float) -> Parts:
+def parts_within(breakdown: Breakdown, passes: Sequence[RecognisedPass], shift: float) -> TimeParts:
     """The parts of the time in which one of some passes is under way."""
     times = np.array([(it.start, it.end) for it in passes]).reshape(-1, 2) + shift
     return breakdown.parts_of(union(times[:, 0], times[:, 1]))

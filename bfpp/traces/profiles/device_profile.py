@@ -18,8 +18,8 @@ import numpy as np
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 
 
-class Kind(IntEnum):
-    """What an activity of a device is for."""
+class ActivityKind(IntEnum):
+    """Purposes of a device's activities."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -56,7 +56,7 @@ class ProcessGroup(NamedTuple):
     ranks: tuple[int, ...] | None
 
 
-class Collective(NamedTuple):
+class CollectiveCall(NamedTuple):
     """One call of a collective: the group, the operation and the size of its message."""
 
     group: ProcessGroup | None
@@ -64,7 +64,7 @@ class Collective(NamedTuple):
     bytes: float | None
 
 
-class Step(NamedTuple):
+class MarkedStep(NamedTuple):
     """A step of training as the host marked it."""
 
     number: int
@@ -96,15 +96,15 @@ class DeviceProfile:
     bytes: Seconds
     names: Sequence[str]
     streams: Sequence[str]
-    collectives: Sequence[Collective]
-    steps: Sequence[Step]
+    collectives: Sequence[CollectiveCall]
+    steps: Sequence[MarkedStep]
     host: tuple[float, float] | None
     base: float
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def of(self, kind: Kind) -> Flags:
+    def of(self, kind: ActivityKind) -> Flags:
         """Mask of the activities of a kind."""
         return np.asarray(self.kind == kind)
 
@@ -118,26 +118,26 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Activity(NamedTuple):
+class DeviceActivity(NamedTuple):
     """One activity of a device, as a reader finds it; times in the file's unit."""
 
-    kind: Kind
+    kind: ActivityKind
     name: str
     stream: str
     start: float
     end: float
     correlation: Hashable
     bytes: float | None = None
-    collective: Collective = Collective(None, None, None)
+    collective: CollectiveCall = CollectiveCall(None, None, None)
 
 
 @dataclass
 class Activities:
     """Activities that a reader collects, until they are a profile."""
 
-    rows: list[Activity] = field(default_factory=list)
+    rows: list[DeviceActivity] = field(default_factory=list)
     launched: dict[Hashable, float] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[MarkedStep] = field(default_factory=list)
     host: tuple[float, float] | None = None
 
     def profile(
@@ -145,9 +145,9 @@ class Activities:
     ) -> DeviceProfile:
         """The profile, with times in seconds: a second is so many units of the file."""
         fields: list[Sequence[Any]] = list(zip(*self.rows, strict=True)) or [()] * len(
-            Activity._fields
+            DeviceActivity._fields
         )
-        columns = dict(zip(Activity._fields, fields, strict=True))
+        columns = dict(zip(DeviceActivity._fields, fields, strict=True))
         launched = [self.launched.get(each, np.nan) for each in columns["correlation"]]
         start, end = (np.array(columns[name], dtype=np.float64) for name in ("start", "end"))
         first = min(start.min(initial=np.inf), self.host[0] if self.host else np.inf)
@@ -173,7 +173,7 @@ class Activities:
             streams=streams,
             collectives=collectives,
             steps=sorted(
-                Step(each.number, (each.start - first) / second, (each.end - first) / second)
+                MarkedStep(each.number, (each.start - first) / second, (each.end - first) / second)
                 for each in self.steps
             ),
             base=first / second,

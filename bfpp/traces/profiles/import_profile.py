@@ -59,7 +59,7 @@ def import_profiles(
 
 
 def ranks_of_step(traces: Sequence[Profile], step: int | None = None) -> list[RecognisedStep]:
-    """What is recognised of one step in each trace: that of the number, or the last one."""
+    """Passes of one step in each trace: that of the number, or the last one."""
     return [recognise_passes(each) for each in _of_step(traces, step)]
 
 

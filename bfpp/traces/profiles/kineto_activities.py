@@ -13,12 +13,12 @@ from typing import Any
 
 from bfpp.traces.profiles.device_profile import (
     Activities,
-    Activity,
-    Collective,
+    ActivityKind,
+    CollectiveCall,
+    DeviceActivity,
     DeviceProfile,
-    Kind,
+    MarkedStep,
     ProcessGroup,
-    Step,
     is_communication,
 )
 from bfpp.traces.profiles.kineto import require_events, whole
@@ -82,7 +82,7 @@ def _profile(trace: Mapping[str, Any]) -> DeviceProfile:
             first, last = found.host or (begin, end)
             found.host = min(first, begin), max(last, end)
             if category == ANNOTATIONS and (match := STEP.fullmatch(str(event["name"]))):
-                found.steps.append(Step(int(match[1] or match[2]), begin, end))
+                found.steps.append(MarkedStep(int(match[1] or match[2]), begin, end))
     return found.profile(
         SOURCE, MICROSECONDS_PER_SECOND, *(_whole_or_none(about, name) for name in RANK)
     )
@@ -93,7 +93,7 @@ def _activity(
     category: str,
     configured: Mapping[str, ProcessGroup],
     called: Mapping[Hashable, Mapping[str, Any]],
-) -> Activity | None:
+) -> DeviceActivity | None:
     """The activity of a device's event; none for a wait."""
     name = str(event["name"])
     if category in OTHERS and name in WAITS:
@@ -101,12 +101,12 @@ def _activity(
     begin, end = _span(event)
     about = event.get("args") or {}
     kind = _kind(name, category)
-    size, collective = about.get("bytes"), Collective(None, None, None)
-    if kind == Kind.COMMUNICATION:
+    size, collective = about.get("bytes"), CollectiveCall(None, None, None)
+    if kind == ActivityKind.COMMUNICATION:
         described = about if "Collective name" in about else called.get(_id(about), about)
         collective = _collective(described, configured)
         size = collective.bytes
-    return Activity(
+    return DeviceActivity(
         kind=kind,
         name=name,
         stream=_stream(event, about),
@@ -118,10 +118,10 @@ def _activity(
     )
 
 
-def _kind(name: str, category: str) -> Kind:
+def _kind(name: str, category: str) -> ActivityKind:
     if category in COPIES or (category in OTHERS and name.lower().startswith(MEMORY)):
-        return Kind.COPY
-    return Kind.COMMUNICATION if is_communication(name) else Kind.COMPUTE
+        return ActivityKind.COPY
+    return ActivityKind.COMMUNICATION if is_communication(name) else ActivityKind.COMPUTE
 
 
 def _stream(event: Mapping[str, Any], about: Mapping[str, Any]) -> str:
@@ -149,9 +149,9 @@ def _id(about: Mapping[str, Any]) -> Hashable:
     return number
 
 
-def _collective(about: Mapping[str, Any], configured: Mapping[str, ProcessGroup]) -> Collective:
+def _collective(about: Mapping[str, Any], configured: Mapping[str, ProcessGroup]) -> CollectiveCall:
     operation = about.get("Collective name")
-    return Collective(
+    return CollectiveCall(
         _group(about, configured), None if operation is None else str(operation), _message(about)
     )
 

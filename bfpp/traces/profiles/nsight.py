@@ -89,7 +89,7 @@ def read_nsight(path: Path) -> list[Profile]:
 
 
 def read_database(path: Path, read: Callable[[Database], list[Read]]) -> list[Read]:
-    """What `read` makes of an export's tables; raises `MalformedTrace`."""
+    """Results of `read` on an export's tables; raises `MalformedTrace`."""
     if path.name.endswith(REPORTS):
         raise MalformedTrace(
             f"is a report: nsys export --type sqlite {path.name} makes what can be read"

@@ -12,11 +12,11 @@ from typing import Any
 
 from bfpp.traces.profiles.device_profile import (
     Activities,
-    Activity,
-    Collective,
+    ActivityKind,
+    CollectiveCall,
+    DeviceActivity,
     DeviceProfile,
-    Kind,
-    Step,
+    MarkedStep,
     is_communication,
 )
 from bfpp.traces.profiles.nsight import (
@@ -79,7 +79,7 @@ def _processes(database: Database) -> list[DeviceProfile]:
 
 def _activities(
     database: Database, strings: Mapping[int, Any]
-) -> Iterator[tuple[int, int, Activity]]:
+) -> Iterator[tuple[int, int, DeviceActivity]]:
     """Process, device and activity of each row."""
     for table, query in _TABLES.items():
         if table not in database.tables:
@@ -87,18 +87,20 @@ def _activities(
         for pid, device, stream, correlation, start, end, number, size, copied in database.rows(
             query
         ):
-            kind, name = Kind.COPY, "Memset"
+            kind, name = ActivityKind.COPY, "Memset"
             if "MEMCPY" in table:
                 name = f"Memcpy {DIRECTIONS.get(copied, '')}".strip()
             elif "KERNEL" in table:
                 name = str(strings.get(number, "a kernel without a name"))
-                kind = Kind.COMMUNICATION if is_communication(name) else Kind.COMPUTE
+                kind = (
+                    ActivityKind.COMMUNICATION if is_communication(name) else ActivityKind.COMPUTE
+                )
             begin = _time(start)
             times = begin, max(_time(end), begin)
             lane = f"{device}/{stream}"
             size = None if size is None else max(float(size), 0.0)
-            activity = Activity(
-                kind, name, lane, *times, correlation, size, Collective(None, None, None)
+            activity = DeviceActivity(
+                kind, name, lane, *times, correlation, size, CollectiveCall(None, None, None)
             )
             yield pid >> THREAD_BITS, device, activity
 
@@ -113,7 +115,7 @@ def _add_ranges(
         first, latest = found[own].host or (begin, last)
         found[own].host = min(first, begin), max(latest, last)
         if match := STEP.fullmatch(name):
-            found[own].steps.append(Step(int(match[1] or match[2]), begin, last))
+            found[own].steps.append(MarkedStep(int(match[1] or match[2]), begin, last))
 
 
 def _time(nanoseconds: object) -> float:
