@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import bfpp
+from bfpp.api.kernels import load_traces
 from bfpp.api.stragglers import JobExplanation
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
@@ -54,6 +55,7 @@ from bfpp.traces.formats.perfetto import write_perfetto
 from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
 from bfpp.traces.formats.text_files import parsed_trace
 from bfpp.traces.formats.timeline_json import load_timeline, write_timeline
+from bfpp.traces.profiles.device_profile import ActivityKind
 from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.profiles.nsight import read_nsight
@@ -69,6 +71,7 @@ from tests.helpers.damaged_forms import (
     changed_toml,
     either,
 )
+from tests.helpers.device_traces import Ran, device_trace, event, events_of
 from tests.helpers.fuzzing import Reader
 from tests.helpers.launch_recipe import NAME, RECIPE
 from tests.helpers.nsight_files import write_nsight
@@ -179,6 +182,16 @@ def _kineto() -> list[bytes]:
 def _import_trace(contents: bytes) -> object:
     trace = parsed_trace(contents)
     return read_perfetto(trace) if is_ours(trace) else import_profiles([read_kineto(trace)])
+
+
+def _devices() -> list[bytes]:
+    """Kernels with a group, its launches and steps; and passes without any."""
+    group = {"pg_name": "0", "pg_desc": "dp", "pg_size": 2, "ranks": [0, 1]}
+    about = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 4}
+    ran = [Ran(kind, 4 * kind, 4 * kind + 5, launched=kind) for kind in ActivityKind]
+    events = [*events_of(*ran, **about), event("user_annotation", "ProfilerStep#1", 0, 20)]
+    whole = device_trace(events, rank=0, world_size=2, pg_config=[group])
+    return [json.dumps(whole).encode(), *_kineto()]
 
 
 def _perfetto() -> list[bytes]:
@@ -355,6 +368,14 @@ READERS = {
     "Nsight Systems": Reader(
         _nsight,
         of_file("step.sqlite", lambda name: import_profiles(read_nsight(Path(name)))),
+        TABLES,
+    ),
+    "devices, torch.profiler": Reader(
+        _devices, of_file("trace.json", lambda name: load_traces([Path(name)], "TRACE").record()),
+        JSON,
+    ),
+    "devices, Nsight Systems": Reader(
+        _nsight, of_file("trace.sqlite", lambda name: load_traces([Path(name)], "TRACE").record()),
         TABLES,
     ),
     "Chakra": Reader(_chakra, lambda contents: read_chakra([contents]), MESSAGES),
