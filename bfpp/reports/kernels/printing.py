@@ -88,8 +88,11 @@ def _print_rank(rank: TracedRank, of_several: bool) -> None:
         (_group(rank, place), *_called(each)) for place, each in [*found.by_group.items()][:SHOWN]
     ]
     _print_called(f"Communication{of}, by process group", "group", groups)
-    for kind, title in ((ActivityKind.COMPUTE, "Kernels"), (ActivityKind.COPY, "Copies")):
-        _print_called(f"{title}{of} that take longest", "", _rows(found.by_name(kind)))
+    if kernels := _rows(found.by_name(ActivityKind.COMPUTE)):
+        title = f"Computing kernels{of} that take longest"
+        print_table(title, ("", "number", "seconds"), [row[:3] for row in kernels])
+    copies = _rows(found.by_name(ActivityKind.COPY))
+    _print_called(f"Copies{of} that take longest", "", copies)
     streams = list(found.by_stream.items())[:SHOWN]
     if streams:
         print_table(
