@@ -84,6 +84,20 @@ def test_data_parallel_ranks_are_replicas_and_not_stages(answer, bfpp):
     assert "Not measured, rank 1 of 2: The message size of 1 communication kernels." in out
 
 
+def test_replicas_are_not_imported_as_stages(bfpp):
+    code, _, err = bfpp("import replica.0.json.gz replica.1.json.gz --out step.json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "they are replicas or shards, not stages; bfpp explain TRACE..." in err
+    assert not Path("step.json").exists()
+
+
+def test_an_imported_step_says_how_much_of_its_passes_is_compute(bfpp):
+    holes = [*training(0), event("kernel", "gemm", 50, 60, device=0, stream=7, correlation=1)]
+    Path("holes.json").write_text(json.dumps(device_trace(holes)))
+    assert bfpp("import holes.json --out step.json")[0] == 0
+    assert "28 µs of 60 µs, the rest are holes" in bfpp("explain step.json")[1]
+
+
 def test_a_host_alone_has_nothing_measured(answer, bfpp):
     (rank,) = answer("explain host.json")["traces"]
     assert [rank[part] for part in PARTS] == [None] * len(PARTS)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.traces.kernels.intervals import Intervals, union
 from bfpp.traces.profiles.device_profile import (
     ActivityKind,
     CollectiveCall,
     DeviceProfile,
     MarkedStep,
 )
+from bfpp.traces.timeline.intervals import Intervals, union
 
 
 class TimeParts(NamedTuple):

@@ -13,8 +13,8 @@ import numpy as np
 
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.traces.kernels.breakdown import Breakdown, TimeParts
-from bfpp.traces.kernels.intervals import union
 from bfpp.traces.profiles.recognise_passes import RecognisedPass
+from bfpp.traces.timeline.intervals import union
 
 
 class PassTimes(NamedTuple):

@@ -9,6 +9,7 @@ the n-th pass of a rank is its n-th step.
   begins its second chunk before the first one does).
 - A task that no trace shows takes no time, at the moment when it could have begun; `about` counts
   these.
+- A pass lasts from its first to its last kernel: `about` says how much of all passes is compute.
 - Clocks are those of the traces. Where a pass would start (or a receive end) before what it waits
   for ends on another rank, its rank's clock is put forward, by as little as makes it right.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,8 +30,13 @@ from bfpp.schedules.lowering import lower
 from bfpp.schedules.operations.operations import OPERATIONS, Operation
 from bfpp.schedules.orders.steps import STEP, Order
 from bfpp.schedules.orders.validity import order_violations
-from bfpp.traces.profiles.profile import Profile
-from bfpp.traces.profiles.recognise_passes import RecognisedStep, recognise_passes
+from bfpp.traces.profiles.profile import Profile, TracedRange
+from bfpp.traces.profiles.recognise_passes import (
+    RecognisedPass,
+    RecognisedStep,
+    recognise_passes,
+)
+from bfpp.traces.timeline.intervals import Intervals, union
 from bfpp.traces.timeline.timeline import MEASURED, Timeline
 from bfpp.traces.timeline.units import SECONDS_PER_NANOSECOND, in_words
 
@@ -37,6 +44,9 @@ SHOWN = 3
 """Names that are listed; others are counted."""
 NOTHING = "none"
 """The text in `about` where nothing is missing."""
+
+EVEN = 0.01
+"""The share of passes up to which holes in them are not mentioned."""
 
 Numbers = Mapping[tuple[int, int, int], int]
 """The task of an operation, a stage and a micro-batch."""
@@ -55,7 +65,11 @@ def import_profiles(
     if not traces:
         raise InvalidInput("the trace shows no process that did anything")
     traces = _in_order(traces)
-    return timeline_of_ranks(ranks_of_step(traces, step), _bases(traces), orders, name)
+    ranks = ranks_of_step(traces, step)
+    if orders is None:
+        _require_linked(ranks)
+    timeline = timeline_of_ranks(ranks, _bases(traces), orders, name)
+    return replace(timeline, about={**timeline.about, **_holes(traces, ranks)})
 
 
 def ranks_of_step(traces: Sequence[Profile], step: int | None = None) -> list[RecognisedStep]:
@@ -90,6 +104,34 @@ def timeline_of_ranks(
         about["unmatched_receives"] = f"{unmatched}: is the trace of another rank missing?"
     first = start.min()
     return Timeline(graph, start - first, end - first, MEASURED, about=about)
+
+
+def _require_linked(ranks: Sequence[RecognisedStep]) -> None:
+    """Raise `InvalidInput` for several ranks with no sign that they are stages."""
+    are_linked = any(each.received or each.are_named for each in ranks)
+    if len(ranks) > 1 and any(each.passes for each in ranks) and not are_linked:
+        raise InvalidInput(
+            "the ranks receive nothing from each other: they are replicas or shards, not stages; "
+            "bfpp explain TRACE... says what each did (--orders FILE makes them a pipeline)"
+        )
+
+
+def _holes(traces: Sequence[Profile], ranks: Sequence[RecognisedStep]) -> dict[str, str]:
+    """A note on how much of the passes is compute; none where no device ran them."""
+    if not all(each.kernels for each in traces):
+        return {}
+    compute = length = 0.0
+    for trace, rank in zip(traces, ranks, strict=True):
+        passes = _union(rank.passes)
+        compute += float(_union(trace.work).within(*passes).sum())
+        length += passes.length
+    note = f"{in_words(compute)} of {in_words(length)}, the rest are holes: bfpp explain TRACE..."
+    return {"compute_in_passes": note} if compute < (1 - EVEN) * length else {}
+
+
+def _union(spans: Sequence[RecognisedPass] | Sequence[TracedRange]) -> Intervals:
+    times = np.array([(it.start, it.end) for it in spans]).reshape(-1, 2)
+    return union(times[:, 0], times[:, 1])
 
 
 # Which rank, and which step

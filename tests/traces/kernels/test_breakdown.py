@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfpp.traces.kernels.breakdown import Breakdown, TimeParts
-from bfpp.traces.kernels.intervals import union
 from bfpp.traces.profiles.device_profile import ActivityKind
 from bfpp.traces.profiles.kineto_activities import read_kineto_activities
+from bfpp.traces.timeline.intervals import union
 from tests.helpers.device_traces import Ran, device_trace, event, events_of
 
 COMPUTE, COMMUNICATION, COPY = ActivityKind
