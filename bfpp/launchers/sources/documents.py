@@ -56,7 +56,7 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets are nested, those in quotes too."""
+    """Depth of nested brackets, those in quotes too."""
     steps = ((letter in "[{") - (letter in "]}") for letter in text)
     return max(accumulate(steps), default=0)
 
