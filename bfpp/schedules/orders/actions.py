@@ -14,6 +14,8 @@ LETTERS = {
 
 
 def action(step: Step) -> str:
-    """The action of a compute step: `2F3`."""
+    """The action of a compute step: `2F3`; `2?3` of what computes nothing, in orders to refuse."""
     operation, stage, microbatch, _ = step
-    return f"{stage}{LETTERS[OPERATIONS[operation]]}{microbatch}"
+    is_known = 0 <= operation < len(OPERATIONS)
+    letter = LETTERS.get(OPERATIONS[operation], "?") if is_known else "?"
+    return f"{stage}{letter}{microbatch}"

@@ -23,7 +23,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from bfpp.schedules.operations.operations import OPERATIONS, Operation, writers
+from bfpp.schedules.operations.operations import OPERATIONS, Operation, compute_steps, writers
 from bfpp.schedules.orders.actions import action
 from bfpp.schedules.orders.steps import Order, Step, wrong_block
 
@@ -129,6 +129,8 @@ def _producers(step: Step) -> Iterator[Step]:
 @cache
 def _makers(operation: int) -> list[tuple[int, int]]:
     """The operations that make what one needs, and how many stages on from it."""
+    if operation not in compute_steps():
+        return []
     return [
         (int(maker), needed.units_on)
         for needed in OPERATIONS[operation].reads
@@ -168,7 +170,10 @@ def _are_copies(table: _Table, ranks_of: list[list[int]]) -> bool:
 
 
 def _numbering(table: _Table) -> Iterator[_Finding]:
-    """Stages and micro-batches are numbered from 0, without gaps."""
+    """Stages and micro-batches are numbered from 0, without gaps; operations are of passes."""
+    for operation in sorted({step[0] for step in table.places} - set(map(int, compute_steps()))):
+        strange = [step for step in table.places if step[0] == operation]
+        yield f"operation {operation} is no pass", table.named(*strange)
     names = {1: ("stage", "stages"), 2: ("micro-batch", "micro-batches")}
     for column, (one, several) in names.items():
         numbers = sorted({step[column] for step in table.places})

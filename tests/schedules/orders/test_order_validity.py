@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Layout, find_schedule
 from bfpp.schedules.formats.torch_csv import read_orders
-from bfpp.schedules.orders.steps import forward
+from bfpp.schedules.orders.steps import backward, forward, order_of
 from bfpp.schedules.orders.validity import MOST_LISTED, RULES, OrderViolation, order_violations
 from tests.helpers.orders import as_lists, as_orders
 
@@ -151,3 +151,13 @@ def test_one_step_less_or_more_is_found(data: st.DataObject) -> None:
         rank.insert(data.draw(st.integers(0, len(rank))), step)
     rule = "forward" if step[0] == 0 else "backward"
     assert rule in {violation.rule for violation in order_violations(as_orders(ranks))}
+
+
+@pytest.mark.parametrize("operation", [-1, 4, 100])
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_is_no_pass_is_named(operation: int, fused: bool) -> None:
+    order = order_of([forward(0, 0), backward(0, 0)])
+    order["operation"][0], order["fused"][0] = operation, fused
+    reason = f"operation {operation} is no pass"
+    named = OrderViolation("numbering", reason, ("0?0 on rank 0",))
+    assert named in order_violations([order])
