@@ -1,4 +1,4 @@
-"""The search of the paper's model on its cluster: predictions alone, the whole command, pruning.
+"""Named searches (`examples/searches`): predictions alone, the whole command, pruning.
 
 `--against DIR` names the root of an older checkout to compare with, in turn.
 """
@@ -16,11 +16,14 @@ from time import perf_counter
 from benchmarks.helpers.measure import ROOT, Results, checkouts, command_seconds
 from bfpp.api.searching import evaluated
 from bfpp.api.workers import WORTH, Workers
+from bfpp.commands.search import add_arguments
+from bfpp.options.search import problem_of
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.problem import Problem
+from bfpp.terminal.parser import Parser
 
 SCHEDULES = ("gpipe", "1f1b", "depth-first", "breadth-first")
 MODEL, CLUSTER, GPUS, BATCH, TOP = "bert-52b", "dgx1-v100", 64, 64, 15
@@ -33,6 +36,9 @@ COMMAND = (
     "--json",
 )  # fmt: skip
 RUNS = 3
+
+LARGE = "llama3-70b-on-256-h100"
+"""A search with uneven cuts, recomputation, choices of full sharding, and eleven schedules."""
 
 EVALUATE = f"""
 import json, sys, time
@@ -76,9 +82,13 @@ def run() -> Results:
             taken.setdefault((name, "predictions, one core (CPU)"), []).append(seconds)
             _command(taken, name, root, "whole command")
         _command(taken, "this", ROOT, f"whole command, --top {TOP}", "--top", str(TOP))
+        wall, cpu = command_seconds(ROOT, "search", str(NAMED), "--top", str(TOP), "--json")
+        taken.setdefault(("this", LARGE), []).append(wall)
+        taken.setdefault(("this", f"{LARGE} (CPU of all processes)"), []).append(cpu)
         for what, seconds in _by_workers():
             taken.setdefault(("this", what), []).append(seconds)
     rows = []
+    counts = {True: len(configurations(_named(NAMED))), False: tried}
     for (name, what), seconds in taken.items():
         before = taken.get(("former", what.replace(f", --top {TOP}", "")), [])
         rows.append(
@@ -86,7 +96,7 @@ def run() -> Results:
                 "checkout": name,
                 "what": what,
                 "seconds": f"{median(seconds):.2f}",
-                "configurations a second": f"{tried / median(seconds):,.0f}",
+                "configurations a second": f"{counts[LARGE in what] / median(seconds):,.0f}",
                 "former / this": f"{median(before) / median(seconds):.1f}" if before else "-",
             }
         )
@@ -94,7 +104,10 @@ def run() -> Results:
         f"Search: {MODEL} on {GPUS} GPUs, {tried:,} configurations",
         "5,000 configurations a second on two cores, without start-up",
         rows,
-        [f"Medians of {RUNS}, in turn; predictions with the compiled loops loaded."],
+        [
+            f"Medians of {RUNS}, in turn; predictions with the compiled core loaded.",
+            f"{LARGE}: {counts[True]:,} configurations, pruned, --top {TOP}.",
+        ],
     )
 
 
@@ -144,6 +157,16 @@ def _seconds(count: int, top: int | None, *, every: bool) -> float:
 def _load(other: Problem) -> None:
     """Load the compiled loops, for as long as other workers need to begin."""
     evaluate(other, configurations(other)[::10])
+
+
+NAMED = ROOT / "examples" / "searches" / f"{LARGE}.toml"
+
+
+def _named(path: Path) -> Problem:
+    """The problem of a named search."""
+    parser = Parser()
+    add_arguments(parser)
+    return problem_of(parser.parse([str(path)]))
 
 
 def _problem(model: str) -> Problem:
