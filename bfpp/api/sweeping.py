@@ -18,7 +18,7 @@ from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer, load_model
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.outcomes import Outcomes
-from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.problem import Problem, usual_ranges
 from bfpp.sim.search.pruning import evaluate_best
 from bfpp.sim.search.ranking import ranked
 
@@ -53,7 +53,7 @@ def search(
     schedules: Sequence[str | Schedule] = (),
     implementation: str | None = None,
     cp: Sequence[int] = (1,),
-    ep: Sequence[int] = (1,),
+    ep: Sequence[int] = (),
     precision: Sequence[str] = (),
     recompute: Sequence[str] = (),
     workers: int = 1,
@@ -76,19 +76,18 @@ def search(
     True
     """
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    sharding: dict[str, Any] = {name: tuple(values) for name, values in full_sharding.items()}
+    model = load_model(model) if isinstance(model, str) else model
+    software = implementation_on(cluster, implementation)
+    said = {"cp": cp, "ep": ep, "precision": precision, "recompute": recompute, **full_sharding}
+    ranges: dict[str, Any] = {name: tuple(values) for name, values in said.items() if values}
     problem = Problem(
-        load_model(model) if isinstance(model, str) else model,
+        model,
         cluster,
         tuple(gpus) if isinstance(gpus, Sequence) else (gpus,),
         tuple(batch) if isinstance(batch, Sequence) else (batch,),
         tuple(schedules or DEFAULT_SCHEDULES),
-        implementation_on(cluster, implementation),
-        tuple(cp),
-        tuple(ep),
-        tuple(precision),
-        tuple(recompute),
-        **sharding,
+        software,
+        **(usual_ranges(model, software) | ranges),
     )
     chosen = configurations(problem)
     if workers == 1:

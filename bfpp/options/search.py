@@ -28,7 +28,7 @@ from bfpp.sim.experiment.reading import read_value
 from bfpp.sim.experiment.values import ALIASES, OPTIONS, of_group
 from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, Option
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
-from bfpp.sim.search.problem import DIMENSIONS, Problem
+from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.number_types import gigabytes, whole_number
@@ -110,13 +110,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_ranges(parser: argparse.ArgumentParser) -> None:
     """`RANGES`: values that are searched on request."""
     for name, meaning in SIZES.items():
+        default = () if name == "ep" else (1,)
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             nargs="+",
             type=whole_number,
-            default=[1],
+            default=list(default),
             metavar="N",
-            help=f"{meaning}{SEVERAL} (default: 1)",
+            help=f"{meaning}{SEVERAL} (default: {'all that divide' if name == 'ep' else 1})",
         )
     for name, meaning in OF_IMPLEMENTATION.items():
         parser.add_argument(
@@ -245,20 +246,19 @@ def problem_of(options: argparse.Namespace) -> Problem:
     cluster = load_cluster(options.cluster, constants.clusters)
     if options.max_memory:
         cluster = _with_memory(cluster, options.max_memory)
-    ranges: dict[str, Any] = {name: tuple(getattr(options, name)) for name in RANGES}
-    ranges["schedules"] = schedules
+    implementation = implementation_on(cluster, options.implementation, constants.implementations)
     model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
+    said = {name: tuple(values) for name in RANGES if (values := getattr(options, name))}
+    ranges: dict[str, Any] = usual_ranges(model, implementation) | said | fixed.ranges
     return Problem(
         model,
         cluster,
         tuple(options.gpus),
         tuple(options.batch),
-        implementation=implementation_on(
-            cluster, options.implementation, constants.implementations
-        ),
+        implementation=implementation,
         fixed=tuple(fixed.others.items()),
         only=tuple(fixed.only.items()),
-        **(ranges | fixed.ranges),
+        **({"schedules": schedules} | ranges),
     )
 
 

@@ -25,6 +25,7 @@ from bfpp.schedules.errors import did_you_mean
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.file_kinds import SEARCH, require_kind
 from bfpp.sim.presets.files import read_toml
+from bfpp.sim.search.enumeration import expert_sizes
 from bfpp.sim.search.objectives import Jitter
 from bfpp.sim.search.problem import DIMENSIONS, Problem
 from bfpp.terminal.parser import Parser
@@ -124,6 +125,8 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
 def _range(problem: Problem, name: str) -> list[int | str]:
     """The values of a range that is searched: what nobody asked for is the software's."""
     values = getattr(problem, name)
+    if not values and name == "ep":
+        return [*expert_sizes(problem)]
     if not values and name in OF_IMPLEMENTATION:
         values = (getattr(problem.implementation, name),)
     words = (UNLIMITED[name] if value is None else value for value in values)

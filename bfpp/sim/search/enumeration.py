@@ -65,13 +65,13 @@ def _degrees(problem: Problem, gpus: int, broken: Counter[str]) -> Iterator[Degr
     sizes, domain = divisors(gpus), problem.cluster.domain
     tensor = dict(problem.only).get("tp", [tp for tp in sizes if tp <= domain])
     for tp, pp, cp, ep, groups in product(
-        tensor, sizes, problem.cp, problem.ep, problem.dp_replicate
+        tensor, sizes, problem.cp, problem.ep or expert_sizes(problem), problem.dp_replicate
     ):
         dp, rest = divmod(gpus, tp * pp * cp)
         uneven = problem.model.layers % pp and not problem.cut
         if rest or uneven or problem.model.layers < pp:
             continue
-        with _valid(broken):
+        with _valid(broken if problem.ep else Counter()):  # nobody asked for all sizes
             degrees = Degrees(pp, dp, tp, cp, ep, groups)
             if not problem.allows(degrees):
                 continue
@@ -83,6 +83,11 @@ def _degrees(problem: Problem, gpus: int, broken: Counter[str]) -> Iterator[Degr
             problem.physical(degrees, microbatch_size=1)
             if not degrees.is_hybrid or degrees.dp_shard * degrees.cp > 1:  # else nothing is shared
                 yield degrees
+
+
+def expert_sizes(problem: Problem) -> list[int]:
+    """Sizes of expert-parallel groups: each device has as many of the experts."""
+    return divisors(problem.model.experts.routed) if problem.model.experts else [1]
 
 
 @contextmanager

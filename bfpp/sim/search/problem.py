@@ -44,7 +44,8 @@ SHARDING_OF = {"megatron": (Sharding.NONE,)}
 class Problem:
     """Search problem: a model on some numbers of GPUs of a cluster, at some batch sizes.
 
-    Context- and expert-parallel groups have the sizes of `cp` and `ep`, and sharded replicas are in
+    Context- and expert-parallel groups have the sizes of `cp` and `ep` (if none is named: all that
+    divide the experts and the devices), and sharded replicas are in
     `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute`, every
     `tp_overlap` where there is tensor parallelism (if none is named: the implementation's), every
     rule or list to `cut` stages by (if none is named: all have as many layers), and full sharding
@@ -176,6 +177,21 @@ class Problem:
     def physical_of(self, setting: CostSetting | Configuration) -> PhysicalCosts:
         """The cost model of a setting, or of a configuration that has it."""
         return self.physical(*(getattr(setting, name) for name in CostSetting._fields))
+
+
+POLICIES = ("none", "selective", "full")
+"""What a search with today's software recomputes, unless that is said."""
+
+
+def usual_ranges(model: Transformer, implementation: Implementation) -> dict[str, Any]:
+    """Ranges of a search that says nothing of them.
+
+    What today's software offers: expert parallelism where there are experts, and activation
+    checkpointing. Software of a former year is searched as it was used.
+    """
+    if implementation.year is not None:
+        return {"ep": (1,)}
+    return {"ep": () if model.experts else (1,), "recompute": POLICIES}
 
 
 DIMENSIONS = (

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
@@ -20,7 +21,9 @@ import pytest
 
 from bfpp.api.workers import PASSES, WORTH, Workers
 from bfpp.command_line import main
+from bfpp.commands import search
 from bfpp.options.experiment_file import read_experiment
+from bfpp.options.search import problem_of
 from bfpp.reports.search.results import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim.cluster.cluster import load_cluster
@@ -43,6 +46,7 @@ from bfpp.sim.search.ranking import nearest, pareto, ranked
 from bfpp.sim.search.space import CostSetting
 from bfpp.sim.search.workers import SERVER, Here, JobQueue, as_completed, executor
 from bfpp.terminal.interrupts import INTERRUPTED
+from bfpp.terminal.parser import Parser
 from bfpp.traces.timeline.units import GIGABYTE
 from tests.helpers.fork_server import stop_server
 
@@ -527,7 +531,7 @@ def test_what_all_of_them_chose_is_said_once(command, capsys):
 
 
 def test_what_only_an_option_tries_is_said(command, capsys, monkeypatch):
-    """61 layers divide over no pipeline, and experts over no device unless it is asked for."""
+    """Layers divide over no pipeline, and experts over no device where that is asked for."""
     monkeypatch.setenv("COLUMNS", "300")
     words = [*command, "--batch", "4", "--workers", "1", "--schedule", "1f1b"]
     words[words.index("small.toml")] = "deepseek-v3"
@@ -535,6 +539,8 @@ def test_what_only_an_option_tries_is_said(command, capsys, monkeypatch):
     assert main([*words, "--cut", "even", "fewer-at-ends", "--ep", "2", "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["untried"] == []
     assert main(words) in (0, 1)
+    assert "expert parallelism" not in capsys.readouterr().out
+    assert main([*words, "--ep", "1"]) in (0, 1)
     printed = capsys.readouterr().out
     assert (
         "Not tried: pipelines of 2 or 4 ranks, over which 7 layers do not divide evenly (--cut "
@@ -794,3 +800,26 @@ def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, t
     assert code == 0
     assert "none" in out
     assert read_experiment(str(path)).recompute == "none"
+
+
+def test_today_experts_and_recomputation_are_searched_unless_it_is_said(command):
+    """All sizes that divide; software of a former year is searched as it was used."""
+
+    def problem(*further):
+        parser = Parser()
+        search.add_arguments(parser)
+        return problem_of(parser.parse([*command[1:], "--batch", "4", *further]))
+
+    assert (problem().ep, problem().recompute) == ((1,), ())
+    today = problem("--cluster", "dgx-h100")
+    assert (today.ep, today.recompute) == ((1,), ("none", "selective", "full"))
+    said = problem("--cluster", "dgx-h100", "--recompute", "full", "--fix", "precision=bf16")
+    assert (said.recompute, said.precision) == (("full",), ("bf16",))
+    experts = problem("--cluster", "dgx-h100", "--model", "mixtral-8x22b", "--fix", "layers=4")
+    broken = Counter()
+    found = configurations(experts, broken)
+    asked = configurations(replace(experts, ep=(1, 2, 4, 8)))
+    assert list(found) == list(asked)
+    assert {each.degrees.ep for each in found} == {1, 2, 4}
+    assert not any("ep:" in rule for rule in broken)
+    assert problem("--model", "mixtral-8x22b", "--implementation", "megatron").ep == (1,)
