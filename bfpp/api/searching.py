@@ -24,7 +24,7 @@ from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     SearchResult,
-    begin,
+    Wanted,
     evaluate_all,
     evaluate_best,
     most_promising_first,
@@ -171,14 +171,18 @@ def evaluated(
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)
-    begin()
     if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:
-        ahead = foremost(met, top, problem.objective).compact() if top and met else None
-        work = [workers.submit(evaluate_best, problem, part, top, ahead) for part in pieces]
+        wanted = _wanted(problem, top, met) if top else None
+        work = [workers.submit(evaluate_best, problem, part, wanted) for part in pieces]
     for future in as_completed(work):
         yield future.result()
+
+
+def _wanted(problem: Problem, top: int, met: Outcomes | None) -> Wanted:
+    """What is wanted, with as much of what was met as decides it: all workers are sent that."""
+    return Wanted(top, foremost(met, top, problem.objective).compact() if met else None)
 
 
 def decided(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -70,13 +72,29 @@ class CaseBest:
         return found
 
 
-class Best:
-    """The best of each case, so far."""
+@dataclass(frozen=True)
+class Wanted:
+    """How many of the best one search asks for, also of what it `met` before.
 
-    def __init__(self, problem: Problem, top: int) -> None:
+    Another search of the same problem is not equal: it begins with nothing, and so simulates as
+    much each time.
+    """
+
+    top: int
+    met: Outcomes | None = field(default=None, compare=False)
+    search: str = field(default_factory=lambda: uuid4().hex)
+
+
+class Best:
+    """The best of each case in a search, so far."""
+
+    def __init__(self, problem: Problem, wanted: Wanted) -> None:
         self._cases = defaultdict[tuple[int, int], CaseBest](
-            lambda: CaseBest(problem.objective, top)
+            lambda: CaseBest(problem.objective, wanted.top)
         )
+        if wanted.met is not None:
+            known = wanted.met.take(wanted.met.fits)
+            self.add(known.space, known.samples_per_second, known.memory_largest_gb)
 
     def add(self, space: Space, speed: Seconds, needed: Seconds) -> None:
         """Take some more that fit into account."""
@@ -92,12 +110,7 @@ class Best:
 
 
 _best = lru_cache(1)(Best)
-"""The best so far of a worker."""
-
-
-def begin() -> None:
-    """Forget what this process found before: how much is simulated is the same each time."""
-    _best.cache_clear()
+"""What a worker knows of the best, over all pieces of a search: each configuration once."""
 
 
 def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
@@ -106,20 +119,13 @@ def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchRes
 
 
 def evaluate_best(
-    problem: Problem,
-    chosen: Iterable[Configuration],
-    top: int | None = None,
-    met: Outcomes | None = None,
+    problem: Problem, chosen: Iterable[Configuration], wanted: Wanted | None = None
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    Where it is said how many are asked for, those that may be among the best, or on the front, also
-    of those that were `met` before.
+    Where it is said how many are wanted, those that may be among the best, or on the front.
     """
-    best = None if top is None else _best(problem, top)
-    if best and met is not None:
-        fitting = met.take(met.fits)
-        best.add(fitting.space, fitting.samples_per_second, fitting.memory_largest_gb)
+    best = None if wanted is None else _best(problem, wanted)
     return _Pruned(evaluation_of(problem), Space.of(chosen), best).result()
 
 

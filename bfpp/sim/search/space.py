@@ -68,7 +68,7 @@ class Pipeline(NamedTuple):
             pp,
             (loops, self.layout.units_per_stage),
             microbatches,
-            tuple(schedule.parameters.values()),
+            tuple((each is not None, each) for each in schedule.parameters.values()),
         )
 
 

@@ -16,7 +16,6 @@ from bfpp.sim.cluster.software_profiles import CURRENT
 from bfpp.sim.experiment.experiment import experiment_of
 from bfpp.sim.experiment.uncertainty import ENDS, FASTER, SLOWER, Doubt, difference_spread
 from bfpp.sim.models.model import load_model
-from bfpp.sim.search import pruning
 from bfpp.sim.search.decision import (
     COMMUNICATION,
     RECOMPUTATION,
@@ -32,7 +31,7 @@ from bfpp.sim.search.evaluation import Evaluation, evaluate
 from bfpp.sim.search.objectives import Jitter, Objective, robust_step_time
 from bfpp.sim.search.outcomes import Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.pruning import evaluate_best, most_promising_first
+from bfpp.sim.search.pruning import Wanted, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import KEYS, pareto, ranked, without_duplicates
 from bfpp.sim.search.space import CostSetting
 from bfpp.terminal.parser import Parser
@@ -153,11 +152,25 @@ def test_the_best_by_any_objective_are_found_without_the_others(objective):
     every = ranked(evaluate(problem, chosen), objective)
     keys = list(zip(*(key.tolist() for key in KEYS[objective](every)), strict=True))
     assert keys == sorted(keys)
-    pruning.begin()
-    found = evaluate_best(problem, most_promising_first(problem, chosen), 5)
+    found = evaluate_best(problem, most_promising_first(problem, chosen), Wanted(5))
     best = zip(*KEYS[objective](ranked(found.outcomes, objective)[:5]), strict=True)
     assert list(best) == keys[:5]
     assert list(pareto(ranked(found.outcomes))) == list(pareto(ranked(every)))
+
+
+@pytest.mark.parametrize("objective", [Objective.THROUGHPUT, Objective.MEMORY])
+def test_what_was_met_counts_once_in_all_pieces_of_work(objective):
+    problem = replace(PROBLEM, objective=objective)
+    chosen = configurations(problem)
+    every = ranked(evaluate(problem, chosen), objective)
+    met, top = every[:4], 7
+    missing = most_promising_first(problem, chosen.take(~chosen.are_in(met.space)))
+    wanted, size = Wanted(top, met), len(missing) // 10
+    pieces = [missing[at : at + size] for at in range(0, len(missing), size)]
+    found = [evaluate_best(problem, piece, wanted).outcomes for piece in pieces]
+    best = ranked(Outcomes.joined([met, *found]), objective)
+    first, _ = KEYS[objective](best[:top])
+    assert list(first) == list(KEYS[objective](every[:top])[0])
 
 
 def test_jitter_is_drawn_alike_each_time():

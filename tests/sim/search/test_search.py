@@ -29,7 +29,7 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.software_profiles import CURRENT
 from bfpp.sim.models.model import load_model
-from bfpp.sim.search import evaluation, pruning
+from bfpp.sim.search import evaluation
 from bfpp.sim.search.bounds import bounds_of, closer_memories
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
@@ -38,6 +38,7 @@ from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     TOO_SLOW,
+    Wanted,
     evaluate_best,
     most_promising_first,
     nearest_of,
@@ -171,8 +172,7 @@ def test_the_best_are_found_without_the_others(top, memory):
     outcomes = evaluate(problem, chosen)
     every = {each.configuration: each for each in outcomes}
     best_first = ranked(outcomes)
-    pruning.begin()
-    found = evaluate_best(problem, most_promising_first(problem, chosen), top)
+    found = evaluate_best(problem, most_promising_first(problem, chosen), Wanted(top))
     assert list(ranked(found.outcomes)[:top]) == list(best_first[:top])
     assert list(pareto(ranked(found.outcomes))) == list(pareto(best_first))
     assert len(found.outcomes) + found.excluded.total() == len(chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Configuration, Degrees, InvalidConfiguration, find_schedule
+from bfpp.schedules import Configuration, Degrees, InvalidConfiguration, Schedule, find_schedule
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search.bounds import bounds_of
@@ -20,7 +20,7 @@ from bfpp.sim.search.enumeration import configurations, divisors
 from bfpp.sim.search.evaluation import evaluate, evaluation_of
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.pruning import TOO_LARGE, TOO_SLOW, begin, evaluate_best, most_promising_first
+from bfpp.sim.search.pruning import TOO_LARGE, TOO_SLOW, Wanted, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import best_of_cases, cases, pareto, ranked, without_duplicates
 from bfpp.sim.search.space import CostSetting, Space
 
@@ -125,9 +125,8 @@ def test_several_sizes_are_searched_as_one_by_one(outcomes: Outcomes) -> None:
         case: list(each) for case, each in alone.items()
     }
     assert list(best_of_cases(best)) == [each[0] for each in alone.values()]
-    begin()
     top = 3
-    found = evaluate_best(PROBLEM, most_promising_first(PROBLEM, SPACE), top)
+    found = evaluate_best(PROBLEM, most_promising_first(PROBLEM, SPACE), Wanted(top))
     kept = ranked(found.outcomes)
     for case, where in cases(kept.space):
         assert list(kept.take(where)[:top]) == list(alone[case][:top])
@@ -180,6 +179,21 @@ def test_bounds_do_not_depend_on_the_company(outcomes: Outcomes) -> None:
         assert [column[place] for column in together] == [column[0] for column in alone]
     assert (outcomes.samples_per_second <= together.throughput).all()
     assert (outcomes.memory_largest_gb >= together.memory_gb * (1 - 1e-12)).all()
+
+
+@dataclass(frozen=True)
+class Ahead(Schedule):
+    """A schedule with a parameter that may be none."""
+
+    name = "ahead"
+    summary = "of passes ahead"
+    passes: int | None = None
+
+
+def test_values_that_may_be_none_have_an_order() -> None:
+    rules = [Ahead(2), Ahead(), Ahead(1)]
+    space = Space.of([Configuration(rule, Degrees(2), 2, 1, 1, 1) for rule in rules])
+    assert [each.schedule for each in space.in_order()] == [rules[1], rules[2], rules[0]]
 
 
 def test_rules_are_counted_where_they_are_broken() -> None:
