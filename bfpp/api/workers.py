@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from bfpp.sim.search.workers import LOCAL, Executor, Future, Here, executor
 
-WORTH = 1_000
+WORTH = 5_000
 """Step times from which on workers pay: to predict them takes longer than workers to begin."""
 
 PASSES = 2_000
