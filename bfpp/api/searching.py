@@ -47,7 +47,11 @@ def chosen_configurations(problem: Problem) -> Space:
     chosen, _, broken = _divided(problem)
     if not len(chosen):
         gpus, batches = (", ".join(map(str, each)) for each in (problem.gpus, problem.batches))
-        groups = [name for name in ("cp", "ep", "dp_replicate") if getattr(problem, name) != (1,)]
+        groups = [
+            name
+            for name in ("cp", "ep", "dp_replicate")
+            if getattr(problem, name) not in ((), (1,))
+        ]
         named = ["gpus", "batch", *groups, *(["fix"] if problem.only else [])]
         options = ", ".join(f"--{name.replace('_', '-')}" for name in named)
         hints = "; ".join(untried(problem)) if "pp" in dict(problem.only) else ""

@@ -71,7 +71,7 @@ def _degrees(problem: Problem, gpus: int, broken: Counter[str]) -> Iterator[Degr
         uneven = problem.model.layers % pp and not problem.cut
         if rest or uneven or problem.model.layers < pp:
             continue
-        with _valid(broken if problem.ep else Counter()):  # nobody asked for all sizes
+        with _valid(broken if problem.ep or ep == 1 else Counter()):  # nobody asked for others
             degrees = Degrees(pp, dp, tp, cp, ep, groups)
             if not problem.allows(degrees):
                 continue

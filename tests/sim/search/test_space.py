@@ -204,6 +204,14 @@ def test_rules_are_counted_where_they_are_broken() -> None:
     assert all("ep" in rule or "expert" in rule for rule in broken)
 
 
+def test_rules_of_no_experts_are_counted_whatever_was_asked_for() -> None:
+    broken = Counter[str]()
+    model = replace(load_model("gpt-oss-120b"), layers=3)
+    problem = replace(PROBLEM, model=model, gpus=(3,), batches=(3,), schedules=("1f1b",), ep=())
+    configurations(problem, broken)
+    assert list(broken) == [f"tp: 3 does not divide {model.name}'s {model.heads} heads"]
+
+
 def test_a_million_configurations_have_room() -> None:
     """Twelve bytes for each, beside the tables."""
     many = Space(SPACE.tables, *(np.resize(column, 10**6) for column in SPACE.columns))
