@@ -289,11 +289,9 @@ def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedVal
     """
     given: dict[str, list[str]] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
+        name, (_, equals, value) = fixed_name(text), text.partition("=")
         if not (name and equals and value):
             raise InvalidConfiguration("fix", f"{text!r} is not NAME=VALUE")
-        name = ALIASES.get(name, name)
         given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
     fixed = FixedValues({}, {}, {}, {})
     if not given:
@@ -302,6 +300,12 @@ def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedVal
     for name, values in given.items():
         _add(fixed, name, values, parameters)
     return fixed
+
+
+def fixed_name(text: str) -> str:
+    """The name in a text NAME=VALUE, as an experiment has it."""
+    name = text.partition("=")[0].strip().replace("-", "_")
+    return ALIASES.get(name, name)
 
 
 def _add(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bfpp.options.search import (
     RANGES,
     UNLIMITED,
     WITH_OPTIONS,
+    fixed_name,
     parse_fixed,
 )
 from bfpp.schedules import InvalidConfiguration
@@ -30,7 +32,7 @@ from bfpp.sim.search.objectives import Jitter
 from bfpp.sim.search.problem import DIMENSIONS, Problem
 from bfpp.terminal.parser import Parser
 
-FIELD = "file"
+FIELD, SUFFIX = "file", ".toml"
 
 NAMED = ("model", "cluster", "constants")
 """Values that may be files, which are looked for beside the search's file first."""
@@ -38,27 +40,40 @@ NAMED = ("model", "cluster", "constants")
 OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
 """Values that say what is best, which commands that rank nothing do not ask."""
 
-FIXED = "fixed"
-"""The table of values that are not searched, or not all of them: those of `--fix`."""
+FIX, FIXED = "fix", "fixed"
+"""An option, and the table of its values: those that are not searched, or not all of them."""
 
 
 def add_search_file(parser: Parser) -> None:
     """A file of a search to take values from."""
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="a search that --save wrote; options change it"
+        "file",
+        nargs="?",
+        type=_search_file,
+        metavar="FILE",
+        help="a search that --save wrote (FILE.toml); options change it",
     )
     parser.extended_by(_take_file)
 
 
+def _search_file(text: str) -> str:
+    """The name of a search's file, which tells it from values of other options."""
+    if not text.endswith(SUFFIX):
+        raise argparse.ArgumentTypeError(f"must be a file named {SUFFIX}, not {text!r}")
+    return text
+
+
 def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -> None:
     """Take the values of a search's file, if one is given, for options that are not."""
-    path = next((word for word in arguments if word.endswith(".toml")), None)
+    path = next((word for word in arguments if word.endswith(SUFFIX)), None)
     if path is None:
         return
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, SEARCH)
     values = {name: value for name, value in table.items() if name not in ("format", FIXED)}
-    values["fix"] = [*_fixes(path, table.get(FIXED, {}), words)]
+    if FIX in values:
+        raise InvalidConfiguration(FIELD, f"{path}: {FIX}: the table [{FIXED}] says it")
+    values[FIX] = [*_fixes(path, table.get(FIXED, {}), words)]
     for name, value in values.items():
         texts = [_beside(path, name, str(each)) for each in _listed(value)]
         option = f"--{name.replace('_', '-')}"
@@ -81,11 +96,21 @@ def _fixes(path: str, table: object, words: Sequence[str]) -> Iterator[str]:
     """The values that are fixed, as `--fix` takes them; those of the command line are its own."""
     if not isinstance(table, dict):
         raise InvalidConfiguration(FIELD, f"{path}: {FIXED} must be a table")
-    own = {word.removeprefix("--fix=").partition("=")[0].replace("-", "_") for word in words}
+    own = {fixed_name(text) for text in _given_fixes(words)}
     for name, value in table.items():
-        if name not in own:
+        if fixed_name(name) not in own:
             for each in _listed(value):
                 yield f"{name}={str(each).lower() if isinstance(each, bool) else each}"
+
+
+def _given_fixes(words: Sequence[str]) -> Iterator[str]:
+    """The values of `--fix` on a command line."""
+    option = f"--{FIX}"
+    for before, word in pairwise(["", *words]):
+        if before == option:
+            yield word
+        elif word.startswith(f"{option}="):
+            yield word.removeprefix(f"{option}=")
 
 
 def _beside(path: str, name: str, text: str) -> str:
@@ -118,7 +143,7 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         **{f"jitter_{name}": value for name, value in problem.jitter._asdict().items()},
     }
     given = {name: getattr(options, name, None) for name in ("constants", "price", "top")}
-    given["max_memory"] = options.max_memory and f"{options.max_memory:g}GB"
+    given["max_memory"] = options.max_memory and f"{options.max_memory}GB"
     return said | {name: value for name, value in given.items() if value is not None}
 
 

@@ -57,6 +57,8 @@ class Parser(argparse.ArgumentParser):
         Raises `ValueError` for what it does not take, or `argparse.ArgumentTypeError`.
         """
         action = self._option_string_actions[name]
+        if action.nargs == 0:
+            raise ValueError("takes no value, so it is for the command line")
         values = [action.type(text) if callable(action.type) else text for text in texts]
         if wrong := [value for value in values if action.choices and value not in action.choices]:
             raise ValueError(f"{wrong[0]!r} is none of {', '.join(map(str, action.choices or ()))}")

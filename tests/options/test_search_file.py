@@ -98,6 +98,8 @@ def test_options_change_a_saved_search(tmp_path, monkeypatch):
         ('cut = ["odd"]', "cut: 'odd' is none of"),
         ("gpus = [2]\nmodel = [1, 2]", "model: takes one value, not 2"),
         ("gpus = [2]\nfixed = 3", "fixed must be a table"),
+        ('gpus = [2]\nfix = ["tp=2"]', "fix: the table [fixed] says it"),
+        ("gpus = [2]\njson = false", "json: takes no value"),
         ('format = "bfpp experiment 1"\nschedule = "1f1b"', "is an experiment, not a search"),
         ("gpus = [", "is not TOML"),
     ],
@@ -110,6 +112,30 @@ def test_a_malformed_file_is_one_line(text, reason, tmp_path, monkeypatch, bfpp)
     assert err.startswith("bfpp search: FILE: ")
     assert "file.toml" in err
     assert reason in err
+
+
+def test_what_the_command_line_fixes_counts_by_any_of_its_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file.toml").write_text(
+        'model = "bert-6.6b"\ncluster = "dgx1-v100"\ngpus = 4\nbatch = 8\n'
+        "[fixed]\nloops = 2\nlayers = 4\n"
+    )
+    sizes = "layers=8,hidden=1024,heads=16,sequence=512,vocabulary=1000"
+    changed = problem_of(parsed(f"file.toml --fix vpp=4 --model {sizes}"))
+    assert changed.only == (("loops", (4,)),)
+    assert changed.model.layers == 4
+
+
+def test_what_is_no_file_of_a_search_is_not_overlooked(bfpp):
+    code, out, err = bfpp(f"search {SEARCHES['paper']} saved")
+    assert (code, out) == (2, "")
+    assert "must be a file named .toml, not 'saved'" in err
+
+
+def test_a_limit_of_memory_is_saved_to_the_digit():
+    options = parsed(f"{SEARCHES['paper']} --max-memory 20.1234567GB")
+    said = tomllib.loads(search_text(options, problem_of(options)))
+    assert said["max_memory"] == "20.1234567GB"
 
 
 def test_other_commands_say_what_takes_it(tmp_path, monkeypatch, bfpp):
