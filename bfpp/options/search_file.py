@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,13 @@ def _beside(path: str, name: str, text: str) -> str:
 def search_text(options: argparse.Namespace, problem: Problem) -> str:
     """The search as TOML, with every value that it depends on."""
     said = {"format": SEARCH.format, **_said(options, problem)}
-    lines = [f"{name} = {json.dumps(value)}\n" for name, value in said.items() if value != []]
-    fixed = _all_fixed(options, problem)
-    lines += [f"\n[{FIXED}]\n"]
-    lines += [f"{name} = {json.dumps(each)}\n" for name, each in fixed.items()]
+    given = {name: value for name, value in said.items() if value != []}
+    return f"{_toml(given)}\n[{FIXED}]\n{_toml(_all_fixed(options, problem))}"
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """Lines of TOML, whose values are written as JSON's are."""
+    lines = (f"{name} = {json.dumps(each, ensure_ascii=False)}\n" for name, each in values.items())
     return "".join(lines)
 
 

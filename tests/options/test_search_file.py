@@ -132,6 +132,15 @@ def test_what_is_no_file_of_a_search_is_not_overlooked(bfpp):
     assert "must be a file named .toml, not 'saved'" in err
 
 
+def test_any_letters_are_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("🐟.toml").write_text(
+        "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
+    )
+    options = parsed("--model 🐟.toml --cluster dgx1-v100 --gpus 4 --batch 8")
+    assert tomllib.loads(search_text(options, problem_of(options)))["model"] == "🐟.toml"
+
+
 def test_a_limit_of_memory_is_saved_to_the_digit():
     options = parsed(f"{SEARCHES['paper']} --max-memory 20.1234567GB")
     said = tomllib.loads(search_text(options, problem_of(options)))
