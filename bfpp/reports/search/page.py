@@ -22,8 +22,8 @@ GAINS = 100
 """The longest waits of each timeline, whose gains are computed."""
 
 FILTERS = (
-    "schedule", "pp", "tp", "dp", "cp", "ep", "loops", "microbatch_size", "batch", "sharding",
-    "precision", "recompute", "tp_overlap",
+    "schedule", "gpus", "pp", "tp", "dp", "cp", "ep", "loops", "microbatch_size", "batch",
+    "sharding", "precision", "recompute", "tp_overlap", "offload",
 )  # fmt: skip
 
 

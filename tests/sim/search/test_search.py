@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,6 +243,7 @@ def test_workers_are_not_interrupted_even_while_they_begin():
 
 FORKS = """\
 import os
+import re
 from bfpp.sim.search.workers import executor
 
 def work():
@@ -475,6 +477,14 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert best["excluded"][TOO_SLOW] > 0
     assert main([*words, "--top", "3"]) == 0
     assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_page_of_several_sizes_can_be_filtered_by_size(command):
+    assert main([*command, "2", "--batch", "4", "--workers", "1", "--html", "found.html"]) == 0
+    page = Path("found.html").read_text()
+    filters = json.loads(re.search(r'"filters":(\[[^]]*\])', page)[1])
+    assert "gpus" in filters
+    assert {size for size in (2, 4) if f'"gpus":{size},' in page} == {2, 4}
 
 
 @pytest.mark.parametrize(
