@@ -101,7 +101,9 @@ class Journal:
                 if (row["schedule"] in own or MARK not in row["schedule"])
                 and row[CONTENT] == self._content_of(row["schedule"])
             ]
-            self._parts = [Outcomes.of(known)] if known else []
+            # Searches that ran at once have each added what the others have, too.
+            once = {each.configuration: each for each in known}
+            self._parts = [Outcomes.of(once.values())] if once else []
         except InvalidConfiguration:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

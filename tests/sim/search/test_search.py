@@ -224,6 +224,8 @@ def test_a_journal_keeps_and_resumes(tmp_path, outcomes):
     assert list(resumed.outcomes) == list(outcomes[:5])
     resumed.add(outcomes[5:9])
     assert list(Journal(path, PROBLEM).outcomes) == list(outcomes[:9])
+    resumed.add(outcomes[7:12])  # as another search at the same time does
+    assert list(Journal(path, PROBLEM).outcomes) == list(outcomes[:12])
     with pytest.raises(InvalidConfiguration, match="about another search"):
         Journal(path, replace(PROBLEM, gpus=(16,)))
     path.write_text("no journal\n")
