@@ -23,8 +23,8 @@ from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
+    Request,
     SearchResult,
-    Wanted,
     evaluate_all,
     evaluate_best,
     most_promising_first,
@@ -178,15 +178,15 @@ def evaluated(
     if every:
         work = [workers.submit(evaluate_all, problem, part) for part in pieces]
     else:
-        wanted = _wanted(problem, top, met) if top else None
-        work = [workers.submit(evaluate_best, problem, part, wanted) for part in pieces]
+        request = _request(problem, top, met) if top else None
+        work = [workers.submit(evaluate_best, problem, part, request) for part in pieces]
     for future in as_completed(work):
         yield future.result()
 
 
-def _wanted(problem: Problem, top: int, met: Outcomes | None) -> Wanted:
-    """What is wanted, with as much of what was met as decides it: all workers are sent that."""
-    return Wanted(top, foremost(met, top, problem.objective).compact() if met else None)
+def _request(problem: Problem, top: int, met: Outcomes | None) -> Request:
+    """The request, with as much of what was met as decides it: all workers are sent that."""
+    return Request(top, foremost(met, top, problem.objective).compact() if met else None)
 
 
 def decided(

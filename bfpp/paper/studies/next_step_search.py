@@ -28,7 +28,7 @@ from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.outcomes import Outcome
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.pruning import Wanted, evaluate_best, most_promising_first
+from bfpp.sim.search.pruning import Request, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import ranked
 from bfpp.sim.search.space import CostSetting, Space
 from bfpp.sim.search.workers import as_completed, executor
@@ -149,7 +149,7 @@ def search(problem: Problem, variant: Variant, has_pipeline: bool) -> Fastest | 
         if variant.allows(each) and (each.degrees.pp > 1) == has_pipeline and _is_tried(each)
     ]
     best = ranked(
-        evaluate_best(problem, most_promising_first(problem, Space.of(chosen)), Wanted(1)).outcomes
+        evaluate_best(problem, most_promising_first(problem, Space.of(chosen)), Request(1)).outcomes
     )
     if not len(best):
         return None

@@ -73,8 +73,8 @@ class CaseBest:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How many of the best one search asks for, also of what it `met` before.
+class Request:
+    """A number of best configurations that a search asks for, those it `met` before among them.
 
     Another search of the same problem is not equal: it begins with nothing, and so simulates as
     much each time.
@@ -88,12 +88,12 @@ class Wanted:
 class Best:
     """The best of each case in a search, so far."""
 
-    def __init__(self, problem: Problem, wanted: Wanted) -> None:
+    def __init__(self, problem: Problem, request: Request) -> None:
         self._cases = defaultdict[tuple[int, int], CaseBest](
-            lambda: CaseBest(problem.objective, wanted.top)
+            lambda: CaseBest(problem.objective, request.top)
         )
-        if wanted.met is not None:
-            known = wanted.met.take(wanted.met.fits)
+        if request.met is not None:
+            known = request.met.take(request.met.fits)
             self.add(known.space, known.samples_per_second, known.memory_largest_gb)
 
     def add(self, space: Space, speed: Seconds, needed: Seconds) -> None:
@@ -119,13 +119,13 @@ def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchRes
 
 
 def evaluate_best(
-    problem: Problem, chosen: Iterable[Configuration], wanted: Wanted | None = None
+    problem: Problem, chosen: Iterable[Configuration], request: Request | None = None
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    Where it is said how many are wanted, those that may be among the best, or on the front.
+    On request, those that may be among the best, or on the front.
     """
-    best = None if wanted is None else _best(problem, wanted)
+    best = None if request is None else _best(problem, request)
     return _Pruned(evaluation_of(problem), Space.of(chosen), best).result()
 
 

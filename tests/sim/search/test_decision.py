@@ -31,7 +31,7 @@ from bfpp.sim.search.evaluation import Evaluation, evaluate
 from bfpp.sim.search.objectives import Jitter, Objective, robust_step_time
 from bfpp.sim.search.outcomes import Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.pruning import Wanted, evaluate_best, most_promising_first
+from bfpp.sim.search.pruning import Request, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import KEYS, pareto, ranked, without_duplicates
 from bfpp.sim.search.space import CostSetting
 from bfpp.terminal.parser import Parser
@@ -152,7 +152,7 @@ def test_the_best_by_any_objective_are_found_without_the_others(objective):
     every = ranked(evaluate(problem, chosen), objective)
     keys = list(zip(*(key.tolist() for key in KEYS[objective](every)), strict=True))
     assert keys == sorted(keys)
-    found = evaluate_best(problem, most_promising_first(problem, chosen), Wanted(5))
+    found = evaluate_best(problem, most_promising_first(problem, chosen), Request(5))
     best = zip(*KEYS[objective](ranked(found.outcomes, objective)[:5]), strict=True)
     assert list(best) == keys[:5]
     assert list(pareto(ranked(found.outcomes))) == list(pareto(ranked(every)))
@@ -165,9 +165,9 @@ def test_what_was_met_counts_once_in_all_pieces_of_work(objective):
     every = ranked(evaluate(problem, chosen), objective)
     met, top = every[:4], 7
     missing = most_promising_first(problem, chosen.take(~chosen.are_in(met.space)))
-    wanted, size = Wanted(top, met), len(missing) // 10
+    request, size = Request(top, met), len(missing) // 10
     pieces = [missing[at : at + size] for at in range(0, len(missing), size)]
-    found = [evaluate_best(problem, piece, wanted).outcomes for piece in pieces]
+    found = [evaluate_best(problem, piece, request).outcomes for piece in pieces]
     best = ranked(Outcomes.joined([met, *found]), objective)
     first, _ = KEYS[objective](best[:top])
     assert list(first) == list(KEYS[objective](every[:top])[0])

@@ -39,7 +39,7 @@ from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     TOO_SLOW,
-    Wanted,
+    Request,
     evaluate_best,
     most_promising_first,
     nearest_of,
@@ -173,7 +173,7 @@ def test_the_best_are_found_without_the_others(top, memory):
     outcomes = evaluate(problem, chosen)
     every = {each.configuration: each for each in outcomes}
     best_first = ranked(outcomes)
-    found = evaluate_best(problem, most_promising_first(problem, chosen), Wanted(top))
+    found = evaluate_best(problem, most_promising_first(problem, chosen), Request(top))
     assert list(ranked(found.outcomes)[:top]) == list(best_first[:top])
     assert list(pareto(ranked(found.outcomes))) == list(pareto(best_first))
     assert len(found.outcomes) + found.excluded.total() == len(chosen)

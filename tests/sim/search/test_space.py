@@ -20,7 +20,13 @@ from bfpp.sim.search.enumeration import configurations, divisors
 from bfpp.sim.search.evaluation import evaluate, evaluation_of
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.pruning import TOO_LARGE, TOO_SLOW, Wanted, evaluate_best, most_promising_first
+from bfpp.sim.search.pruning import (
+    TOO_LARGE,
+    TOO_SLOW,
+    Request,
+    evaluate_best,
+    most_promising_first,
+)
 from bfpp.sim.search.ranking import best_of_cases, cases, pareto, ranked, without_duplicates
 from bfpp.sim.search.space import CostSetting, Space
 
@@ -126,7 +132,7 @@ def test_several_sizes_are_searched_as_one_by_one(outcomes: Outcomes) -> None:
     }
     assert list(best_of_cases(best)) == [each[0] for each in alone.values()]
     top = 3
-    found = evaluate_best(PROBLEM, most_promising_first(PROBLEM, SPACE), Wanted(top))
+    found = evaluate_best(PROBLEM, most_promising_first(PROBLEM, SPACE), Request(top))
     kept = ranked(found.outcomes)
     for case, where in cases(kept.space):
         assert list(kept.take(where)[:top]) == list(alone[case][:top])
