@@ -17,13 +17,16 @@ from bfpp.options.search import (
     OF_MODEL,
     PER_CONFIGURATION,
     RANGES,
+    SCHEDULE,
     UNLIMITED,
     WITH_OPTIONS,
     fixed_name,
     parse_fixed,
 )
+from bfpp.options.shared import TRUST, add_trust_argument
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.errors import did_you_mean
+from bfpp.schedules.formats.python_file import require_trust
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.file_kinds import SEARCH, require_kind
 from bfpp.sim.presets.files import read_toml
@@ -40,6 +43,11 @@ NAMED = ("model", "cluster", "constants")
 OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
 """Values that say what is best, which commands that rank nothing do not ask."""
 
+OF_COMMAND_LINE = (
+    "out", "best", "html", "svg", "journal", "save", "force", "executor", "workers", "json",
+)  # fmt: skip
+"""Options that say where a search runs, and which files it writes: files come from others, too."""
+
 FIX, FIXED = "fix", "fixed"
 """An option, and the table of its values: those that are not searched, or not all of them."""
 
@@ -54,6 +62,7 @@ def add_search_file(parser: Parser) -> None:
         help="a search that --save wrote (FILE.toml); options change it",
     )
     parser.extended_by(_take_file)
+    add_trust_argument(parser)
 
 
 def _search_file(text: str) -> str:
@@ -75,6 +84,11 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
         raise InvalidConfiguration(FIELD, f"{path}: {FIX}: the table [{FIXED}] says it")
     values[FIX] = [*_fixes(path, table.get(FIXED, {}), words)]
     for name, value in values.items():
+        if name in OF_COMMAND_LINE:
+            reason = f"{path}: {name}: only the command line says where a search runs and writes"
+            raise InvalidConfiguration(FIELD, reason)
+        for each in _listed(value) if name == SCHEDULE else ():
+            require_trust(path, each, trust=TRUST in words)
         texts = [_beside(path, name, str(each)) for each in _listed(value)]
         option = f"--{name.replace('_', '-')}"
         if option not in parser.names:

@@ -99,9 +99,10 @@ def test_options_change_a_saved_search(tmp_path, monkeypatch):
         ("gpus = [2]\nmodel = [1, 2]", "model: takes one value, not 2"),
         ("gpus = [2]\nfixed = 3", "fixed must be a table"),
         ('gpus = [2]\nfix = ["tp=2"]', "fix: the table [fixed] says it"),
-        ("gpus = [2]\njson = false", "json: takes no value"),
+        ("gpus = [2]\ntrust = true", "trust: takes no value"),
         ('format = "bfpp experiment 1"\nschedule = "1f1b"', "is an experiment, not a search"),
         ("gpus = [", "is not TOML"),
+        ('gpus = [2]\nout = "else.csv"', "out: only the command line"),
     ],
 )
 def test_a_malformed_file_is_one_line(text, reason, tmp_path, monkeypatch, bfpp):
@@ -167,3 +168,17 @@ def test_named_searches_say_every_value(path):
         "fixed": said["fixed"]
     }
     assert again.keys() == said.keys()
+
+
+def test_code_that_a_file_names_runs_only_where_it_is_trusted(tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text("raise SystemExit('ran')\n")
+    Path("file.toml").write_text(
+        'format = "bfpp search 1"\nmodel = "bert-6.6b"\ncluster = "dgx1-v100"\ngpus = [4]\n'
+        'batch = 8\nschedule = ["evil.py:X"]\n'
+    )
+    code, out, err = bfpp("search file.toml --workers 1")
+    assert (code, out) == (2, "")
+    assert "names Python code to be run, evil.py:X: --trust runs it" in err
+    code, _, err = bfpp("search file.toml --workers 1 --trust")
+    assert (code, "ran" in err) == (2, True)
