@@ -40,7 +40,7 @@ from .traces.explain.difference import Difference as Difference
 from .traces.explain.difference import difference as difference
 from .traces.figures.panel import Panel as Panel
 from .traces.figures.terminal import text as text
-from .traces.formats.perfetto import write_perfetto as write_perfetto
+from .traces.formats.perfetto_writing import write_perfetto as write_perfetto
 from .traces.formats.timeline_json import load_timeline as load_timeline
 from .traces.formats.timeline_json import save_timeline as save_timeline
 from .traces.page.html import write_html as write_html

@@ -36,7 +36,7 @@ class FolderExport:
 
 
 def _write_perfetto(timeline: Timeline, path: Path) -> None:
-    from bfpp.traces.formats.perfetto import write_perfetto
+    from bfpp.traces.formats.perfetto_writing import write_perfetto
 
     write_perfetto(timeline, path)
 

@@ -51,8 +51,8 @@ from bfpp.terminal import number_types
 from bfpp.terminal.error_lines import refusing
 from bfpp.traces.formats.chakra import chakra_files, read_chakra
 from bfpp.traces.formats.operations_json import recorded_operations, save_operations
-from bfpp.traces.formats.perfetto import write_perfetto
 from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
+from bfpp.traces.formats.perfetto_writing import write_perfetto
 from bfpp.traces.formats.text_files import parsed_trace
 from bfpp.traces.formats.timeline_json import load_timeline, write_timeline
 from bfpp.traces.profiles.device_profile import ActivityKind

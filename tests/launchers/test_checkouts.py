@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.launchers.launch_files import PIPELINE, TESTS, checkout, functional_tests, recipes
 from bfpp.launchers.launch_file import read_launch_file
-from bfpp.launchers.megatron.flags import OTHER_NAMES
+from bfpp.launchers.megatron.flag_kinds import OTHER_NAMES
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.schedules import InvalidConfiguration
 

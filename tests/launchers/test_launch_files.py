@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bfpp.launchers.megatron.command import PARTS
-from bfpp.launchers.megatron.flags import FLAGS
+from bfpp.launchers.megatron.flag_kinds import FLAGS
 from bfpp.launchers.torchtitan import settings
 from tests.helpers.hand import GOLDEN, require_golden
 

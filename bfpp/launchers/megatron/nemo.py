@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bfpp.launchers.arguments import Ignored, Words
-from bfpp.launchers.megatron.flags import FLAGS
+from bfpp.launchers.megatron.flag_kinds import FLAGS
 
 MARK = "tensor_model_parallel_size"
 """The name of a setting that such a file has."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bfpp.launchers.arguments import Arguments, Words
 from bfpp.launchers.megatron.compute import compute_of, precision_of
-from bfpp.launchers.megatron.flags import FLAGS, OTHER_NAMES
+from bfpp.launchers.megatron.flag_kinds import FLAGS, OTHER_NAMES
 from bfpp.launchers.megatron.model import model_of
 from bfpp.launchers.megatron.step import Values, groups_of, replicas_of, stages_from
 from bfpp.sim.models.model import Transformer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words, shortened
-from bfpp.launchers.megatron.flags import MODEL
+from bfpp.launchers.megatron.flag_kinds import MODEL
 from bfpp.launchers.published_models import published_model
 from bfpp.launchers.sources.recipe_values import ForeignCall, Node, Unknown
 from bfpp.schedules import InvalidConfiguration

@@ -1,11 +1,11 @@
-"""Read a trace that `bfpp.traces.formats.perfetto` wrote as a timeline, to the nanosecond."""
+"""Read a trace of `bfpp.traces.formats.perfetto_writing` as a timeline, to the nanosecond."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bfpp.traces.formats.perfetto import GRAPH
+from bfpp.traces.formats.perfetto_writing import GRAPH
 from bfpp.traces.formats.timeline_json import MEASURED_ALONE, MalformedTimeline, recorded_timeline
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bfpp.launchers.arguments import SWITCH
 from bfpp.launchers.launch_file import LaunchFile, megatron_file, read_launch_file
-from bfpp.launchers.megatron.flags import FLAGS, OTHER_NAMES
+from bfpp.launchers.megatron.flag_kinds import FLAGS, OTHER_NAMES
 from bfpp.launchers.megatron.reading import REFUSED
 from bfpp.schedules import InvalidConfiguration
 

@@ -46,7 +46,7 @@ from bfpp.traces.explain.looks import LOOKS, Cause
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text
-from bfpp.traces.formats.perfetto import events
+from bfpp.traces.formats.perfetto_writing import events
 from bfpp.traces.page.html import write_html
 from bfpp.traces.timeline.metrics import rank_metrics
 from tests.helpers.small_models import chain

@@ -18,7 +18,7 @@ from bfpp.traces.explain.causes import Cause, Causes
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text
-from bfpp.traces.formats.perfetto import events
+from bfpp.traces.formats.perfetto_writing import events
 from bfpp.traces.page.html import page
 from bfpp.traces.timeline.metrics import lane_busy_time, rank_metrics
 from bfpp.traces.timeline.timeline import MEASURED, Timeline

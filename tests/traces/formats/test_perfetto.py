@@ -24,7 +24,7 @@ from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_gra
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.simpy_engine import simulate
-from bfpp.traces.formats.perfetto import events, write_perfetto
+from bfpp.traces.formats.perfetto_writing import events, write_perfetto
 from bfpp.traces.timeline.timeline import Timeline
 from tests.helpers.strategies import graphs
 

@@ -19,7 +19,7 @@ from bfpp.traces.explain.difference import difference
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text as drawn_text
-from bfpp.traces.formats.perfetto import LONGEST, events
+from bfpp.traces.formats.perfetto_writing import LONGEST, events
 from bfpp.traces.formats.timeline_json import (
     FORMAT,
     MalformedTimeline,

@@ -23,8 +23,8 @@ from bfpp.schedules.orders.actions import LETTERS
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.simpy_engine import simulate
 from bfpp.traces.explain.difference import DifferentGraphs, difference
-from bfpp.traces.formats.perfetto import write_perfetto
 from bfpp.traces.formats.perfetto_reading import read_perfetto
+from bfpp.traces.formats.perfetto_writing import write_perfetto
 from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.timeline.timeline import Timeline
