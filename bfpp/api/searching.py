@@ -41,6 +41,9 @@ PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 A job of SLURM is a process of its own, which waits in a queue.
 """
 
+MOST_PIECES = 64
+"""Pieces of a search, at most: what a piece shares, another works out again."""
+
 
 def chosen_configurations(problem: Problem) -> Space:
     """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
@@ -203,6 +206,7 @@ def decided(
 
 def parts(chosen: Space, where: str = LOCAL) -> list[Space]:
     """The pieces of work for an executor: neighbours, which share costs and graphs."""
-    piece = chosen.passes.cumsum() // PASSES_AT_ONCE[where]
-    begins = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(chosen)]
+    passes = chosen.passes.cumsum()
+    at_once = max(PASSES_AT_ONCE[where], int(chosen.passes.sum()) // MOST_PIECES)
+    begins = [0, *(np.flatnonzero(np.diff(passes // at_once)) + 1).tolist(), len(chosen)]
     return [chosen[first:end].compact() for first, end in pairwise(begins) if end > first]
