@@ -17,6 +17,7 @@ from pathlib import Path
 import bfpp
 from bfpp.api.kernels import load_traces
 from bfpp.api.stragglers import JobExplanation
+from bfpp.commands import search
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
 from bfpp.explorer.choices import chosen
@@ -26,7 +27,7 @@ from bfpp.launchers.sources.command_words import is_command
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.options.experiment_file import experiment_text, read_experiment
 from bfpp.options.profiles import as_toml
-from bfpp.options.search import parse_fixed
+from bfpp.options.search import parse_fixed, problem_of
 from bfpp.reports.search.results import Journal
 from bfpp.schedules import Communication, InvalidInput, Layout, build_graph, find_schedule
 from bfpp.schedules.formats.graph_json import read_graph, write_graph
@@ -49,6 +50,7 @@ from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.problem import Problem
 from bfpp.terminal import number_types
 from bfpp.terminal.error_lines import refusing
+from bfpp.terminal.parser import Parser, ParserExit
 from bfpp.traces.formats.chakra import chakra_files, read_chakra
 from bfpp.traces.formats.operations_json import recorded_operations, save_operations
 from bfpp.traces.formats.perfetto_reading import is_ours, read_perfetto
@@ -177,6 +179,20 @@ def _kineto() -> list[bytes]:
     alone = named(simulated("1f1b", Layout(1, 2)), 0)
     megatron = on_a_gpu(0, "FFBB")
     return [json.dumps(each).encode() for each in (alone, alone["traceEvents"], megatron)]
+
+
+def _searches() -> list[bytes]:
+    named = Path(__file__).parents[2] / "examples" / "searches"
+    return [path.read_bytes() for path in sorted(named.glob("*.toml"))]
+
+
+def _search(name: str) -> Problem:
+    parser = Parser()
+    search.add_arguments(parser)
+    try:
+        return problem_of(parser.parse([name]))
+    except ParserExit:  # which has said why
+        raise InvalidInput(name) from None
 
 
 def _import_trace(contents: bytes) -> object:
@@ -333,6 +349,7 @@ READERS = {
     "orders": Reader(_orders, lambda contents: orders_of_text("orders.csv", contents), TEXT),
     "orders, checked": Reader(_orders, _check, TEXT),
     "experiment files": Reader(_experiments, of_file("step.toml", read_experiment), TOML),
+    "searches": Reader(_searches, of_file("search.toml", _search), TOML),
     "launch scripts": Reader(texts(SCRIPT), of_file("train.sh", read_launch_file), TEXT),
     "launch files in YAML": Reader(
         texts(YAML, NEMO), of_file("job.yaml", read_launch_file), TEXT
