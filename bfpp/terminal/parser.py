@@ -63,6 +63,8 @@ class Parser(argparse.ArgumentParser):
         if wrong := [value for value in values if action.choices and value not in action.choices]:
             raise ValueError(f"{wrong[0]!r} is none of {', '.join(map(str, action.choices or ()))}")
         several = action.nargs == "+" or isinstance(action.default, list)
+        if action.nargs == "+" and not values:
+            raise ValueError("takes at least one value")
         if len(values) != 1 and not several:
             raise ValueError(f"takes one value, not {len(values)}")
         action.required = False

@@ -104,3 +104,24 @@ def _keys(table: dict[str, Any]) -> Iterator[str]:
         yield key
         if isinstance(value, dict):
             yield from _keys(value)
+
+
+def test_a_group_of_no_devices_is_refused(tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        "[training]\nlocal_batch_size = 2\nglobal_batch_size = 4\nseq_len = 8192\n"
+        "[parallelism]\ndata_parallel_shard_degree = 0\n"
+    )
+    code, out, err = bfpp("simulate job.toml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_recipe_with_strange_keys_and_long_names_is_no_fault(tmp_path, monkeypatch, bfpp):
+    monkeypatch.chdir(tmp_path)
+    chain = ".".join(["megatron", *["bridge"] * 300])
+    (tmp_path / "recipe.py").write_text(
+        f"import megatron\nKEYS = {{([1], 1): 2}}\n\n\ndef f():\n    return {chain}(KEYS)\n"
+    )
+    code, out, err = bfpp("simulate recipe.py:f")
+    assert (code, out, err.count("\n")) == (2, "", 1)

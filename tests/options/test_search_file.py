@@ -102,6 +102,7 @@ def test_options_change_a_saved_search(tmp_path, monkeypatch):
         ("gpus = [2]\ntrust = true", "trust: takes no value"),
         ('format = "bfpp experiment 1"\nschedule = "1f1b"', "is an experiment, not a search"),
         ("gpus = [", "is not TOML"),
+        ("gpus = []", "gpus: takes at least one value"),
         ('gpus = [2]\nout = "else.csv"', "out: only the command line"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 LONGEST = 10_000
@@ -74,6 +75,8 @@ def _attribute(reading: CodeReader, node: Any, known: Known, module: Any, depth:
     owner = reading.value(node.value, known, module, depth)
     if isinstance(owner, Node):
         return owner.child(node.attr)
+    if isinstance(owner, Unknown):  # of a long chain, each name is written once
+        return Unknown(f"{owner.text}.{node.attr}"[:80])
     return Unknown(ast.unparse(node)[:80])
 
 
@@ -103,7 +106,8 @@ def _dict(reading: CodeReader, node: Any, known: Known, module: Any, depth: int)
             continue
         known_key = reading.value(key, known, module, depth)
         if isinstance(known_key, str | int | tuple):
-            found[known_key] = reading.value(value, known, module, depth)
+            with suppress(TypeError):  # a tuple that holds a list is no key
+                found[known_key] = reading.value(value, known, module, depth)
     return found
 
 

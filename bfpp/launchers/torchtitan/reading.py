@@ -174,7 +174,7 @@ def _batch(given: Arguments, model: Transformer, values: Values) -> Values:
     pp, dp, whole = values["pp"], values["dp"], given["training.global_batch_size"]
     size = given["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
     whole = local * dp if whole == LEFTOVER else whole
-    if size < 1 or local % size or whole % (size * dp) or whole < 1:
+    if dp < 1 or size < 1 or local % size or whole % (size * dp) or whole < 1:
         given.refuse("training.local_batch_size", f"{local} of {whole} over {dp} replicas")
     if pp > 1 and whole != local * dp:
         name = "training.global_batch_size"
