@@ -76,7 +76,10 @@ def replica_flags(launch: Launch) -> Flags:
     """Data parallelism: sharding, and overlap of its communication."""
     full = launch.sharding is Sharding.FULL
     sharded = launch.sharding is not Sharding.NONE
-    overlaps = launch.dp_overlap and launch.dp * launch.cp > 1
+    replicas = launch.dp * launch.cp
+    if launch.transformer.experts:  # of which a tensor-parallel group has replicas, too
+        replicas = max(replicas, replicas * launch.tp // launch.ep)
+    overlaps = launch.dp_overlap and replicas > 1
     instances = launch.dp_replicate if sharded and launch.dp_replicate > 1 else None
     return {
         "--use-megatron-fsdp": full,
@@ -90,7 +93,7 @@ def replica_flags(launch: Launch) -> Flags:
 
 
 def groups_of(given: Arguments, model: Transformer, gpus: int | None) -> Values:
-    """Degrees and batch on so many GPUs; on the fewest that the degrees allow, if none are said."""
+    """Degrees and batch on a number of GPUs: by default, the fewest that the degrees allow."""
     tp, pp, cp = (
         max(given[f"--{each}-parallel-size"], 1)
         for each in ("tensor-model", "pipeline-model", "context")
