@@ -206,7 +206,8 @@ def decided(
 
 def parts(chosen: Space, where: str = LOCAL) -> list[Space]:
     """The pieces of work for an executor: neighbours, which share costs and graphs."""
-    passes = chosen.passes.cumsum()
-    at_once = max(PASSES_AT_ONCE[where], int(chosen.passes.sum()) // MOST_PIECES)
-    begins = [0, *(np.flatnonzero(np.diff(passes // at_once)) + 1).tolist(), len(chosen)]
+    passes = chosen.passes
+    at_once = max(PASSES_AT_ONCE[where], int(passes.sum()) // MOST_PIECES)
+    piece = passes.cumsum() // at_once
+    begins = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(chosen)]
     return [chosen[first:end].compact() for first, end in pairwise(begins) if end > first]

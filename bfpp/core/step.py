@@ -45,7 +45,7 @@ class PowerLimit(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """Periods that are left out of a step, so many of how many micro-batches each.
+    """Extension of a step by the periods that were left out of it.
 
     `begin` lists the first passes of micro-batches; of those that are `between` two of them, the
     times of `periods` are compared, which may differ by a share of the step for `rounding`.

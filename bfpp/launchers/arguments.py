@@ -111,7 +111,7 @@ class Arguments:
         return name in self.given
 
     def required(self, name: str) -> Any:
-        """The value of a setting that there is no default for."""
+        """The value of a setting without a default; refused if it is missing."""
         if name not in self:
             self.refuse(name, "is missing")
         return self[name]

@@ -179,7 +179,7 @@ BESIDE_FLAGS = {
     "BEFORE_SCRIPT": (False, "how it is tested"),
     "AFTER_SCRIPT": (False, "how it is tested"),
 }
-"""Tables beside the flags: if they matter, and why they are left out."""
+"""Sections beside the flags: whether they matter, and why they are ignored."""
 
 
 def _entries(value: object) -> Iterator[tuple[str, str]]:

@@ -38,15 +38,13 @@ from bfpp.terminal.parser import Parser
 FIELD, SUFFIX = "file", ".toml"
 
 NAMED = ("model", "cluster", "constants")
-"""Values that may be files, which are looked for beside the search's file first."""
+"""Values that may name files; these are looked up in the search file's folder first."""
 
 OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
 """Values that say what is best, which commands that rank nothing do not ask."""
 
-OF_COMMAND_LINE = (
-    "out", "best", "html", "svg", "journal", "save", "force", "executor", "workers", "json",
-)  # fmt: skip
-"""Options that say where a search runs, and which files it writes: files come from others, too."""
+OF_MACHINE = ("executor", "workers")
+"""Options that say where a search runs, which is for the command line."""
 
 FIX, FIXED = "fix", "fixed"
 """An option, and the table of its values: those that are not searched, or not all of them."""
@@ -84,8 +82,8 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
         raise InvalidConfiguration(FIELD, f"{path}: {FIX}: the table [{FIXED}] says it")
     values[FIX] = [*_fixes(path, table.get(FIXED, {}), words)]
     for name, value in values.items():
-        if name in OF_COMMAND_LINE:
-            reason = f"{path}: {name}: only the command line says where a search runs and writes"
+        if name in OF_MACHINE:
+            reason = f"{path}: {name}: only the command line says where a search runs"
             raise InvalidConfiguration(FIELD, reason)
         for each in _listed(value) if name == SCHEDULE else ():
             require_trust(path, each, trust=TRUST in words)

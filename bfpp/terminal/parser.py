@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from bfpp.schedules.errors import did_you_mean
 from bfpp.terminal.error_lines import one_line
+from bfpp.terminal.outputs import Output
 
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
@@ -60,6 +61,8 @@ class Parser(argparse.ArgumentParser):
         if action.nargs == 0:
             raise ValueError("takes no value, so it is for the command line")
         values = [action.type(text) if callable(action.type) else text for text in texts]
+        if any(isinstance(value, Output) for value in values):
+            raise ValueError("only the command line names files to write")
         if wrong := [value for value in values if action.choices and value not in action.choices]:
             raise ValueError(f"{wrong[0]!r} is none of {', '.join(map(str, action.choices or ()))}")
         several = action.nargs == "+" or isinstance(action.default, list)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import Phase, assume, given, settings
+from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from bfpp.api.predictions import predict
 from bfpp.launchers.frameworks import framework_config
+from bfpp.launchers.launch import FrameworkConfig
 from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.megatron.published import FURTHER
 from bfpp.schedules import InvalidInput
@@ -111,16 +112,23 @@ def read_back(experiment: Experiment, text: str) -> Experiment:
     return read.experiment.changed(model=model, cluster=experiment.cluster)
 
 
+def predicted_and_written(
+    experiment: Experiment, framework: str
+) -> tuple[dict[str, Any], FrameworkConfig]:
+    """An experiment's record, and all of it in a framework's words."""
+    try:
+        predicted = predict(experiment).record
+        config = framework_config(experiment, framework)
+    except InvalidInput:
+        reject()
+    assert config.missing == ()
+    return predicted, config
+
+
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(experiments())
 def test_what_is_written_for_megatron_is_read_back(experiment: Experiment) -> None:
-    try:
-        predicted = predict(experiment).record
-        config = framework_config(experiment, "megatron")
-    except InvalidInput:
-        assume(False)
-        return
-    assert config.missing == ()
+    predicted, config = predicted_and_written(experiment, "megatron")
     read = read_back(experiment, config.text)
     assert framework_config(read, "megatron").text == config.text
     again = predict(read).record
@@ -166,13 +174,7 @@ def torchtitans(draw: st.DrawFn) -> Experiment:
 def test_what_is_written_for_torchtitan_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, experiment: Experiment
 ) -> None:
-    try:
-        predicted = predict(experiment).record
-        config = framework_config(experiment, "torchtitan")
-    except InvalidInput:
-        assume(False)
-        return
-    assert config.missing == ()
+    predicted, config = predicted_and_written(experiment, "torchtitan")
     file = tmp_path_factory.mktemp("torchtitan") / "job.toml"
     file.write_text(config.text)
     read = read_launch_file(str(file))

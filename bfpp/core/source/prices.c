@@ -49,10 +49,7 @@ static bool price_tasks(
 int64_t bfpp_price(
     int64_t tasks, int64_t dependencies, int64_t cells, int64_t others, int64_t width,
     const int32_t *kind, const int64_t *dependency_start, const int32_t *dependency,
-    const double *cell_seconds, const double *cell_size, const int32_t *cell_ports,
-    const double *cell_received, const double *cell_sent, const double *other_seconds,
-    const double *other_size, const int32_t *other_ports, const double *other_received,
-    const double *other_sent, const double *own, double *seconds, double *size, int32_t *ports)
+    KINDS_PARAMETERS, const double *own, double *seconds, double *size, int32_t *ports)
 {
     int64_t kinds = cells + others;
     struct kind *all = malloc((size_t)(kinds + 1) * sizeof *all);

@@ -4,16 +4,20 @@
 
 #include "core.h"
 
+/* Costs of the kinds of tasks: of those of micro-batches, and of all others. */
+#define KINDS_PARAMETERS \
+    const double cell_seconds[cells], const double cell_size[cells], \
+    const int32_t cell_ports[cells * width], \
+    const double cell_received[cells], const double cell_sent[cells], \
+    const double other_seconds[others], const double other_size[others], \
+    const int32_t other_ports[others * width], \
+    const double other_received[others], const double other_sent[others]
+
 CORE int64_t bfpp_price(
     int64_t tasks, int64_t dependencies, int64_t cells, int64_t others, int64_t width,
     const int32_t kind[tasks], const int64_t dependency_start[tasks + 1],
     const int32_t dependency[dependencies],
-    const double cell_seconds[cells], const double cell_size[cells],
-    const int32_t cell_ports[cells * width],
-    const double cell_received[cells], const double cell_sent[cells],
-    const double other_seconds[others], const double other_size[others],
-    const int32_t other_ports[others * width],
-    const double other_received[others], const double other_sent[others],
+    KINDS_PARAMETERS,
     const double OPTIONAL own[tasks],
     double seconds[tasks], double size[tasks], int32_t ports[tasks * width]);
 

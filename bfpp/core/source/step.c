@@ -124,10 +124,7 @@ int64_t bfpp_step_time(
     int64_t cells, int64_t others, int64_t width, int64_t n_ports, const int32_t *kind,
     const int32_t *rank, const int32_t *lane, const int32_t *peer_lane, const bool *is_compute,
     const bool *is_pass, const int64_t *dependency_start, const int32_t *dependency,
-    const int64_t *follower_start, const int32_t *follower, const double *cell_seconds,
-    const double *cell_size, const int32_t *cell_ports, const double *cell_received,
-    const double *cell_sent, const double *other_seconds, const double *other_size,
-    const int32_t *other_ports, const double *other_received, const double *other_sent,
+    const int64_t *follower_start, const int32_t *follower, KINDS_PARAMETERS,
     const double *bandwidth, const double *own, double least, double tolerance,
     int64_t begins, int64_t periods, int64_t between, int64_t left_out, double rounding,
     const int32_t *begin, double sums[2])

@@ -2,7 +2,7 @@
 #ifndef BFPP_STEP_H
 #define BFPP_STEP_H
 
-#include "core.h"
+#include "prices.h"
 
 /* What is found of a step: its time, or that the times of fewer micro-batches do not tell it. */
 enum { TIMED, NOT_PERIODIC };
@@ -14,12 +14,7 @@ CORE int64_t bfpp_step_time(
     const int32_t peer_lane[tasks], const bool is_compute[tasks], const bool is_pass[tasks],
     const int64_t dependency_start[tasks + 1], const int32_t dependency[dependencies],
     const int64_t follower_start[tasks + 1], const int32_t follower[followers],
-    const double cell_seconds[cells], const double cell_size[cells],
-    const int32_t cell_ports[cells * width],
-    const double cell_received[cells], const double cell_sent[cells],
-    const double other_seconds[others], const double other_size[others],
-    const int32_t other_ports[others * width],
-    const double other_received[others], const double other_sent[others],
+    KINDS_PARAMETERS,
     const double bandwidth[n_ports], const double OPTIONAL own[tasks],
     double least, double tolerance,
     int64_t begins, int64_t periods, int64_t between, int64_t left_out, double rounding,

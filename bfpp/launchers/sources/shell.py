@@ -192,7 +192,7 @@ def _statements(text: str) -> Iterator[list[Token]]:
 
 
 def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
-    """The statement after `if`, `then` and the like, which the reader is told of."""
+    """The statement without `if`, `then` and the like; the reader notes conditions."""
     while statement:
         word, rest = statement[0].text, statement[1:]
         if word == "if":

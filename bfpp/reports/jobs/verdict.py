@@ -50,9 +50,9 @@ def verdict(explained: JobExplanation) -> Iterator[str]:
         yield from _blamed(explained)
         yield _recurs(explained)
     if differing := explained.different_steps:
-        told = [_differs(each) for each in differing[:SHOWN]]
+        steps = [_differs(each) for each in differing[:SHOWN]]
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-        yield f"Steps that differ from the median: {', '.join(told)}{more}."
+        yield f"Steps that differ from the median: {', '.join(steps)}{more}."
     yield from _not_measured(explained)
 
 

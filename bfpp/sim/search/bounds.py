@@ -18,6 +18,7 @@ import numpy as np
 
 from bfpp.schedules import Configuration, Layout, Sharding
 from bfpp.schedules.columns import Seconds
+from bfpp.sim.caching import latest
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.memory.device_memory import least_memory, memories_in_order, one_buffer
 from bfpp.sim.memory.peak_memory import Memories
@@ -33,8 +34,12 @@ class Bounds(NamedTuple):
     reserved_gb: Seconds
 
 
+@latest
 def bounds_of(known: Evaluation, space: Space) -> Bounds:
-    """Bounds of all configurations, whatever the order of their passes."""
+    """Bounds of all configurations, whatever the order of their passes.
+
+    The last ones are kept: a search asks whether anything can fit, and then where to begin.
+    """
     tables = space.tables
     of_pipeline = Numbered[str]().numbers(each.stages_on_ranks for each in tables.layouts)
     kinds = Numbered[tuple[Sharding, bool]]()

@@ -173,11 +173,15 @@ class _Enumeration:
             chosen = [self._communications.number(each) for each in communications]
             pairs = np.repeat(chosen, len(numbers)), np.tile(numbers, len(chosen))
         else:
+            offloaded = {
+                number: [*self._offloaded(pipeline, setting)]
+                for number, setting in zip(numbers, settings, strict=True)
+            }
             every = [
                 (self._communications.number(replace(communication, offload=least)), number)
                 for communication in communications
-                for setting, number in zip(settings, numbers, strict=True)
-                for least in self._offloaded(pipeline, setting)
+                for number, ways in offloaded.items()
+                for least in ways
             ]
             pairs = np.array([each for each, _ in every]), np.array([each for _, each in every])
         if len(pairs[0]):
