@@ -49,7 +49,7 @@ SOURCES = runpy.run_path(str(ROOT / "bfpp" / "core" / "sources.py"))
 
 
 def get_requires_for_build_wheel(config_settings=None):  # noqa: ARG001
-    """What a build needs from the package index."""
+    """Packages that a build needs from the index."""
     return [] if compiler() and not PLATFORM else [ZIG]
 
 
@@ -65,7 +65,7 @@ def compiler():
 
 
 def compiles(path):
-    """Whether a compiler has the headers of C: some have not, and that of macOS may be a stub."""
+    """True if a compiler has the headers of C: some have not, and that of macOS may be a stub."""
     program = b"#include <math.h>\n#include <stdlib.h>\n"
     check = [path, "-fsyntax-only", "-x", "c", "-"]
     return subprocess.run(check, input=program, capture_output=True, check=False).returncode == 0

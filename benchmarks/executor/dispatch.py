@@ -73,7 +73,7 @@ for name, (schedule, loops, sharding, replicas, activations) in {CASES!r}.items(
     found[name] = min(taken)
 print(json.dumps(found))
 """
-"""What an older checkout understands as well; seconds of CPU time a task, by case."""
+"""Cases that an older checkout understands as well; seconds of CPU time a task, by case."""
 
 
 def run() -> Results:

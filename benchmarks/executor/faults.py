@@ -55,7 +55,7 @@ STARTS = 60.0
 """Seconds in which a run is refused that cannot begin: all processes import PyTorch first."""
 
 HANG, LATE = 5.0, 8.0
-"""What is given as --task-timeout and --start-timeout, where these decide."""
+"""Values of --task-timeout and --start-timeout, where these decide."""
 
 VARIABLE = "BFPP_FAULT"
 SCHEDULE = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4)

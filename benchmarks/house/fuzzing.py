@@ -16,7 +16,7 @@ from tests.helpers.fuzzing import BYTES, SECONDS, Tally, fuzzed
 READERS = foreign_bytes.READERS | foreign_checkpoints.READERS
 INPUTS = 10_000
 VARIABLE = "BFPP_FUZZING_INPUTS"
-"""How to ask for another number of inputs."""
+"""The flag for another number of inputs."""
 
 
 def tally_of(name: str) -> Tally:

@@ -58,7 +58,7 @@ OF_A_HOST = (
         "wait", "s", 0.0, 1e-3, (("clusters", "a100-800g", "intra_node", "synchronisation"),)
     ),
 )
-"""What is fitted to vTrain's runs on one node: a kernel's launch, and a collective's wait."""
+"""Constants fitted to vTrain's runs on one node: a kernel's launch, and a collective's wait."""
 
 SIZES = (
     "vTrain's runs that differ in the size of their micro-batches alone take up to 20 % more or "

@@ -29,7 +29,7 @@ from bfpp.sim.measurements.recipes import Recipe, recipes
 Numbers = npt.NDArray[np.float64]
 
 RESIDUAL = 0.1
-"""What constants are taken to leave of a recipe: a standard deviation of its logarithm."""
+"""Residual of a recipe that constants are taken to leave: a standard deviation of its logarithm."""
 
 TOLERANCE = 0.01
 """Relative change at which a fit ends."""

@@ -93,7 +93,7 @@ KEYS: dict[str, Callable[[Run], str]] = {
     "precision": lambda run: run.recipe.published["precision"],
     "release": lambda run: run.recipe.release,
 }
-"""What errors are listed by."""
+"""Columns that errors are listed by."""
 
 
 def _of_families(left_out: Sequence[Family]) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ begun = time.process_time()
 outcomes = evaluate(problem, chosen)
 print(json.dumps([len(outcomes), time.process_time() - begun]))
 """
-"""What an older checkout understands as well."""
+"""Options that an older checkout understands as well."""
 
 
 def run() -> Results:

@@ -25,7 +25,7 @@ from bfpp.sim.synthesis.cp_sat.window import Window
 from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.ordering import SHARE_OF_FIRST_PROOF, SHARE_OF_PROOF
 from bfpp.sim.synthesis.problem.problem import HALVES, OrderingProblem, Words
-from bfpp.sim.synthesis.search.annealing import Found, replayed, search
+from bfpp.sim.synthesis.search.annealing import TimedWords, replayed, search
 from bfpp.sim.synthesis.search.building_blocks import repeated_blocks
 
 SECONDS = float(os.environ.get("BFPP_SYNTHESIS_SECONDS", "30"))
@@ -73,7 +73,7 @@ def rules(given: OrderingProblem) -> dict[str, Words]:
     return found
 
 
-def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
+def searched(given: OrderingProblem, seconds: float) -> tuple[TimedWords, float]:
     """Best orders from all rules that keep to the limit and from blocks, and the bound."""
     starts = [words for words in rules(given).values() if given.within(words)]
     starts += repeated_blocks(given)

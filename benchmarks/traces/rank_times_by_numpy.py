@@ -1,4 +1,4 @@
-"""When each rank computes, by numpy: the reference of the compiled core."""
+"""Compute times of each rank, by numpy: the reference of the compiled core."""
 
 from __future__ import annotations
 

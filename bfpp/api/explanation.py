@@ -66,8 +66,8 @@ class Explanation:
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
         """Sensitivities of the step time, largest first."""
-        found = sensitivities(self.result.timeline.graph, self.result.costs)
-        return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
+        unsorted = sensitivities(self.result.timeline.graph, self.result.costs)
+        return sorted(unsorted, key=lambda each: -abs(each.seconds_per_percent))
 
     @cached_property
     def depends_on(self) -> list[Sensitivity]:
@@ -76,7 +76,7 @@ class Explanation:
 
     @property
     def fullest_rank(self) -> str:
-        """In two sentences, the rank whose work the others wait for, and what helps; or none."""
+        """Two sentences: the rank whose work the others wait for, and a remedy; or none."""
         graph, seconds = self.result.timeline.graph, compute_time(self.result.timeline)
         rank = int(seconds.argmax())
         others = np.delete(seconds, rank)

@@ -51,7 +51,7 @@ def about(job: Job) -> dict[str, str | int]:
 
 
 def fail(command: str, error: RunFailed) -> int:
-    """One line that names the rank and the task, then what helps to find the cause, if any."""
+    """One line that names the rank and the task, then hints at the cause, if any."""
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"bfpp {command}: {one_line(str(error))}"), soft_wrap=True)
     if error.details:

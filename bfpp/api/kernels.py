@@ -65,8 +65,8 @@ class TracedRank:
     @cached_property
     def recognised(self) -> RecognisedStep | None:
         """The passes in all of the trace; None where there are none."""
-        found = recognise_passes(self.profile) if self.profile else None
-        return found if found and found.passes else None
+        step = recognise_passes(self.profile) if self.profile else None
+        return step if step and step.passes else None
 
     @cached_property
     def passes(self) -> dict[str, PassTimes] | None:
@@ -95,25 +95,25 @@ class TracedRank:
         """Sentences on all that the file leaves out."""
         if not self.is_measured:
             return [NO_DEVICE]
-        found, devices = [], self.devices
+        sentences, devices = [], self.devices
         unknown = int(np.isnan(devices.launched).sum())
         if unknown:
-            found.append(f"Launches of {unknown:,} of {len(devices):,} kernels and copies.")
+            sentences.append(f"Launches of {unknown:,} of {len(devices):,} kernels and copies.")
         calls = self.breakdown.by_collective
         for what, field in (("process group", "group"), ("message size", "bytes")):
             without = sum(
                 each.number for call, each in calls.items() if getattr(call, field) is None
             )
             if without:
-                found.append(f"The {what} of {without:,} communication kernels.")
+                sentences.append(f"The {what} of {without:,} communication kernels.")
         if self.passes is None:
-            found.append("Forward and backward passes: none is recognised.")
-        return found
+            sentences.append("Forward and backward passes: none is recognised.")
+        return sentences
 
     def record(self) -> dict[str, Any]:
         """The rank as a JSON object; times in seconds."""
-        found, devices = self.breakdown, self.devices
-        parts, launched = found.whole, found.launched_in_steps
+        breakdown, devices = self.breakdown, self.devices
+        parts, launched = breakdown.whole, breakdown.launched_in_steps
         return {
             "file": self.file,
             "profiler": devices.source,
@@ -121,8 +121,8 @@ class TracedRank:
             "world_size": devices.world_size,
             **_parts(parts),
             "launched_in_steps": launched and _parts(launched),
-            "waiting": found.waiting._asdict() if parts else None,
-            "launch_delay": found.delays and found.delays._asdict(),
+            "waiting": breakdown.waiting._asdict() if parts else None,
+            "launch_delay": breakdown.delays and breakdown.delays._asdict(),
             "streams": [
                 {
                     "stream": name,
@@ -130,13 +130,13 @@ class TracedRank:
                     "busy": busy,
                     **{kind.title: seconds for kind, seconds in kinds.items()},
                 }
-                for name, (number, busy, kinds) in found.by_stream.items()
+                for name, (number, busy, kinds) in breakdown.by_stream.items()
             ],
-            "groups": _groups(found),
-            "collectives": _collectives(found),
-            "kernels": _listed(found.by_name(ActivityKind.COMPUTE)),
+            "groups": _groups(breakdown),
+            "collectives": _collectives(breakdown),
+            "kernels": _listed(breakdown.by_name(ActivityKind.COMPUTE)),
             "fused_communication": _listed(self.fused_communication),
-            "copied": _listed(found.by_name(ActivityKind.COPY)),
+            "copied": _listed(breakdown.by_name(ActivityKind.COPY)),
             "passes": self.passes
             and {
                 name: {"passes": each.passes, **each.parts._asdict()}
@@ -144,7 +144,7 @@ class TracedRank:
             },
             "steps": [
                 {"step": step.number, **_parts(each), "seconds": step.end - step.start}
-                for step, each in found.steps
+                for step, each in breakdown.steps
             ],
             "not_measured": self.not_measured,
         }
@@ -154,10 +154,10 @@ def _parts(parts: TimeParts | None) -> dict[str, float | None]:
     return parts._asdict() if parts else dict.fromkeys(TimeParts._fields)
 
 
-def _groups(found: Breakdown) -> list[dict[str, Any]]:
+def _groups(breakdown: Breakdown) -> list[dict[str, Any]]:
     rows = []
-    for place, called in found.by_group.items():
-        group = found.profile.collectives[place].group
+    for place, called in breakdown.by_group.items():
+        group = breakdown.profile.collectives[place].group
         about = (
             group._asdict() if group else dict.fromkeys(("name", "description", "size", "ranks"))
         )
@@ -165,7 +165,7 @@ def _groups(found: Breakdown) -> list[dict[str, Any]]:
     return rows
 
 
-def _collectives(found: Breakdown) -> list[dict[str, Any]]:
+def _collectives(breakdown: Breakdown) -> list[dict[str, Any]]:
     return [
         {
             "group": call.group and call.group.name,
@@ -173,7 +173,7 @@ def _collectives(found: Breakdown) -> list[dict[str, Any]]:
             "message_bytes": call.bytes,
             **called._asdict(),
         }
-        for call, called in list(found.by_collective.items())[:LISTED]
+        for call, called in list(breakdown.by_collective.items())[:LISTED]
     ]
 
 

@@ -11,7 +11,7 @@ from bfpp.traces.explain.causes import Causes
 from bfpp.traces.figures.panel import Panel
 
 EXPLAINED_UP_TO = 100_000
-"""Tasks up to which a page holds what each idle stretch waits for."""
+"""Tasks up to which a page holds the cause of each idle stretch."""
 
 
 def panel_of(result: Result, most_gains: int = MOST_GAINS) -> Panel:

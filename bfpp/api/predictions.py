@@ -1,4 +1,4 @@
-"""Experiments simulated: a result that knows what it was predicted from."""
+"""Simulated experiments: results with the experiment they were predicted from."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Prediction(Result):
         }
 
     def _interval(self, physical: PhysicalCosts) -> dict[str, Any]:
-        """The step times between which 80 % of such runs are expected, and what decides that."""
+        """The 80 % interval of the step time, and the constants that decide it."""
         from bfpp.sim.experiment.uncertainty import explained, parts_of
 
         expected = explained(self.timeline, physical)
@@ -170,7 +170,7 @@ class Prediction(Result):
         ]
 
     def _pinned(self) -> list[tuple[str, str]]:
-        """The host memory of what is offloaded, if anything is."""
+        """Host memory of offloaded activations, if there are any."""
         if "host_memory_gb" not in self.record:
             return []
         of_device, of_node = (self.record[f"host_memory_{each}gb"] for each in ("", "node_"))
@@ -246,7 +246,7 @@ class PredictionInPieces(Prediction):
 
     @cached_property
     def memory_curves(self) -> list[MemoryCurve]:
-        """Those of the whole passes: what is saved or freed counts once a pass."""
+        """Those of the whole passes: memory is saved or freed once a pass."""
         return self.whole.memory_curves
 
     @property

@@ -20,7 +20,7 @@ from bfpp.traces.figures.svg.schedule import svg
 FIGURES = (SVG, PDF, PNG)
 
 PIXELS = 300
-"""Pixels per inch of a PNG: what journals ask for pictures with text."""
+"""Pixels per inch of a PNG, as journals require for pictures with text."""
 
 CSS_PIXELS = 96
 """Pixels per inch of an SVG."""

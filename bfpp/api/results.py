@@ -99,7 +99,7 @@ class Result:
 
     @property
     def whole_timeline(self) -> Timeline:
-        """The timeline with what the ranks hold."""
+        """The timeline with the memory of each rank."""
         return replace(self.timeline, memory=self.held)
 
     def __repr__(self) -> str:

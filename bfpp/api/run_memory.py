@@ -116,7 +116,7 @@ def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[MemoryR
 def _activations(
     plan: Plan, sizes: TransformerSizes | None
 ) -> tuple[UnitActivations, tuple[str, ...]]:
-    """Bytes of each unit's activations, and what of them is not known."""
+    """Bytes of each unit's activations, and the parts that are not known."""
     if plan.keeps_float32:
         sizes = None
     activations = _described(plan, sizes) if sizes else _nothing(plan)

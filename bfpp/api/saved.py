@@ -45,7 +45,7 @@ def is_job_table(path: Path) -> bool:
 
 
 def is_job_file(path: Path) -> bool:
-    """True for a job's operations: such a table, or what `bfpp import` saves of it."""
+    """True for a job's operations: such a table, or the file that `bfpp import` saves of it."""
     if is_job_table(path):
         return True
     try:
@@ -76,11 +76,11 @@ def load(path: Path, option: str) -> Timeline:
 
 @dataclass(frozen=True)
 class SavedTimeline(Result):
-    """A timeline from a file: where it is from, and what its ranks wait for."""
+    """A timeline from a file: its source, and the causes of its ranks' waits."""
 
     @property
     def origins(self) -> list[tuple[str, str]]:
-        """Titles and values of what the file says about itself, but for zeros and what is off."""
+        """Titles and values of the file's own description, without zeros and disabled options."""
         timeline = self.timeline
         source = "measured" if timeline.is_measured else f"simulated ({timeline.source} engine)"
         about = {name: each for name, each in timeline.about.items() if each not in (0, "false")}

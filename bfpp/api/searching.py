@@ -1,4 +1,4 @@
-"""The search of configurations: over workers, with a progress bar, and what is left out of it."""
+"""The search of configurations: over workers, with a progress bar and pruning."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def search(
     top: int | None = None,
     every: bool = False,
 ) -> Iterator[SearchResult]:
-    """Simulate what is not `known` yet, some at a time, with a progress bar.
+    """Simulate configurations that are not `known` yet, some at a time, with a progress bar.
 
     What cannot fit is left out, unless `every`; where nothing fits, the closest is simulated.
     """
@@ -188,7 +188,7 @@ def evaluated(
 
 
 def _request(problem: Problem, top: int, met: Outcomes | None) -> Request:
-    """The request, with as much of what was met as decides it: all workers are sent that."""
+    """The request, with the results so far that decide it: all workers are sent these."""
     return Request(top, foremost(met, top, problem.objective).compact() if met else None)
 
 

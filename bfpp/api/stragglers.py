@@ -1,4 +1,4 @@
-"""A job explained over many steps: what unevenness costs, who causes it, and when."""
+"""A job explained over many steps: the cost of unevenness, its causes, and its times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def worker_name(worker: Worker) -> str:
 
 
 class Culprit(NamedTuple):
-    """The slowest of its kind, what it costs alone, and how that recurs."""
+    """The slowest of its kind, its cost alone, and its recurrence."""
 
     name: str
     slowdown: float | None
@@ -79,19 +79,21 @@ class JobExplanation:
     @cached_property
     def by(self) -> dict[str, dict[str, Slowdown]]:
         """Slowdowns by stage, replica, operation, worker and micro-batch, largest first."""
-        found = self.slowdowns
+        slowdowns = self.slowdowns
         return {
-            "stage": _named(found.by_stage),
-            "replica": _named(found.by_replica),
-            "operation": _named(found.by_operation),
-            "worker": {worker_name(worker): each for worker, each in found.by_worker.items()},
-            "microbatch": _named(found.by_microbatch),
+            "stage": _named(slowdowns.by_stage),
+            "replica": _named(slowdowns.by_replica),
+            "operation": _named(slowdowns.by_operation),
+            "worker": {worker_name(worker): each for worker, each in slowdowns.by_worker.items()},
+            "microbatch": _named(slowdowns.by_microbatch),
         }
 
     @property
     def culprits(self) -> dict[str, Culprit]:
         """Of stages, replicas, operations, workers and micro-batches, the slowest."""
-        first = ((kind, *next(iter(found.items()))) for kind, found in self.by.items() if found)
+        first = (
+            (kind, *next(iter(by_name.items()))) for kind, by_name in self.by.items() if by_name
+        )
         return {
             kind: Culprit(name, each.mean, *pattern(each, self.steps)) for kind, name, each in first
         }
@@ -113,19 +115,19 @@ class JobExplanation:
 
     def record(self) -> dict[str, Any]:
         """The explanation as a JSON object; times in seconds."""
-        found = self.slowdowns
-        whole = zip(found.job.measured_steps, found.replayed, found.even, strict=True)
+        slowdowns = self.slowdowns
+        whole = zip(slowdowns.job.measured_steps, slowdowns.replayed, slowdowns.even, strict=True)
         times = dict(zip(self.steps, whole, strict=True))
         return {
-            "slowdown": found.whole.mean,
+            "slowdown": slowdowns.whole.mean,
             "by": {
-                kind: {name: each.mean for name, each in slowdowns.items()}
-                for kind, slowdowns in self.by.items()
+                kind: {name: each.mean for name, each in by_name.items()}
+                for kind, by_name in self.by.items()
             },
             "culprits": {kind: each._asdict() for kind, each in self.culprits.items()},
-            "worst_workers": [worker_name(each) for each in found.worst_workers],
-            "worst_workers_share": found.worst_workers_share,
-            "last_stage_share": found.last_stage_share,
+            "worst_workers": [worker_name(each) for each in slowdowns.worst_workers],
+            "worst_workers_share": slowdowns.worst_workers_share,
+            "last_stage_share": slowdowns.last_stage_share,
             "steps": {
                 str(step): _step(*map(float, times[step])) if step in times else _step()
                 for step in self.table.steps
@@ -144,5 +146,5 @@ def _step(
     return {"measured": measured, "replayed": replayed, "even": even}
 
 
-def _named(found: Mapping[Any, Slowdown]) -> dict[str, Slowdown]:
-    return {str(key): each for key, each in found.items()}
+def _named(slowdowns: Mapping[Any, Slowdown]) -> dict[str, Slowdown]:
+    return {str(key): each for key, each in slowdowns.items()}

@@ -65,9 +65,10 @@ def _check_file_of_graph(path: str, text: bytes, given: Mapping[str, Any]) -> Fi
 
 
 def _check_graph(graph: TaskGraph) -> Findings:
-    found = violations(graph)
+    findings = violations(graph)
     wrong, remarks = (
-        [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)
+        [asdict(each) for each in findings if each.kind is kind]
+        for kind in (Kind.WRONG, Kind.REMARK)
     )
     return wrong, remarks
 

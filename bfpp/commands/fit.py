@@ -65,9 +65,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_few(options: argparse.Namespace, rows: list[Measurement]) -> int:
     """Fit one factor of each cluster, which a single run can."""
-    found = fit_sites(rows)
+    fits = fit_sites(rows)
     if options.json:
-        print_json({"sites": [each.record for each in found]})
+        print_json({"sites": [each.record for each in fits]})
     else:
         cells = [
             (
@@ -77,12 +77,12 @@ def _run_few(options: argparse.Namespace, rows: list[Measurement]) -> int:
                 f"{100 * each.before:.1f} %",
                 f"{100 * each.site.deviation:.1f} %",
             )
-            for each in found
+            for each in fits
         ]
         print_table("Runs too few for constants: a factor of passes' seconds", FACTORS, cells)
     if options.out:
         with options.out.written() as path:
-            path.write_text(sites_text(found, options.table.name), encoding="utf-8")
+            path.write_text(sites_text(fits, options.table.name), encoding="utf-8")
     return 0
 
 

@@ -19,10 +19,10 @@ from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, parse_fixed, problem_of
 from bfpp.options.search_file import add_search_file, search_text
 from bfpp.reports.search.costs import cost
-from bfpp.reports.search.page import TIMELINES, write_found_page
+from bfpp.reports.search.page import TIMELINES, write_search_page
 from bfpp.reports.search.results import WRITERS, Journal, write_table
 from bfpp.reports.search.summary import print_decision, record_of
-from bfpp.reports.search.table import print_cases, print_found, rows_of
+from bfpp.reports.search.table import print_cases, print_outcomes, rows_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
@@ -167,11 +167,11 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     except KeyboardInterrupt:
         interrupted = True
         workers.end()
-    found = journal.outcomes
-    found = found.take(found.space.are_in(chosen))
-    found = found.take(found.space.places_in_order)  # whoever was ready first
+    outcomes = journal.outcomes
+    outcomes = outcomes.take(outcomes.space.are_in(chosen))
+    outcomes = outcomes.take(outcomes.space.places_in_order)  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    ranking = _ranked(problem, found, options.top, workers)
+    ranking = _ranked(problem, outcomes, options.top, workers)
     if options.json:
         print_json(with_assumptions(_record(problem, ranking, tried, options), assumed))
     else:
@@ -181,7 +181,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
         raise journal.failure
     if interrupted:
         return INTERRUPTED
-    return 0 if found.fits.any() else NOTHING_FITS
+    return 0 if outcomes.fits.any() else NOTHING_FITS
 
 
 def _keeps_all(options: argparse.Namespace) -> bool:
@@ -241,7 +241,7 @@ def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.N
     )
     if warning := problem.implementation.too_old_for(problem.cluster):
         _print_line(f"This may not be what you want: {warning}.")
-    print_found(title, ranking.outcomes, ranking.shown, ranking.ties, problem.jitter)
+    print_outcomes(title, ranking.outcomes, ranking.shown, ranking.ties, problem.jitter)
     if len(of_cases := best_of_cases(ranking.best_first)) > 1:
         print_cases(of_cases, options.price)
     if hints := untried(problem):
@@ -276,7 +276,7 @@ def _write(problem: Problem, ranking: Ranking, options: argparse.Namespace) -> N
             path.write_text(text, encoding="utf-8")
     if options.html:
         drawn = [_experiment(each, problem, options) for each in ranking.once[:TIMELINES]]
-        write_found_page(options.html, _subject(problem), ranking.once, ranking.front.space, drawn)
+        write_search_page(options.html, _subject(problem), ranking.once, ranking.front.space, drawn)
     if options.out:
         too_large = ranking.outcomes.take(~ranking.outcomes.fits)
         kept = Outcomes.joined([ranking.best_first, too_large])

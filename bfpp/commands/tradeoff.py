@@ -61,39 +61,41 @@ def run(options: argparse.Namespace) -> int:
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)
-    by_schedule: dict[str, list[Outcome]] = {each.reference: [] for each in problem.rules}
+    outcomes: dict[str, list[Outcome]] = {each.reference: [] for each in problem.rules}
     with Workers(options.executor, options.workers) as workers:
         for part in search(problem, workers):
             for outcome in part.outcomes:
-                by_schedule[outcome.configuration.schedule.reference].append(outcome)
-    found = {
-        name: tradeoff(outcomes, options.sizes, options.critical_batch)
-        for name, outcomes in by_schedule.items()
+                outcomes[outcome.configuration.schedule.reference].append(outcome)
+    by_schedule = {
+        name: tradeoff(every, options.sizes, options.critical_batch)
+        for name, every in outcomes.items()
     }
-    if not any(outcome.fits for outcomes in by_schedule.values() for outcome in outcomes):
+    if not any(outcome.fits for every in outcomes.values() for outcome in every):
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
-    extrapolated = {each.gpus for trainings in found.values() for each in trainings}
+    extrapolated = {each.gpus for trainings in by_schedule.values() for each in trainings}
     if missing := [f"{gpus:,}" for gpus in options.sizes if gpus not in extrapolated]:
         searched = ", ".join(map(str, problem.gpus))
         reason = f"replicas of what fits on {searched} GPUs do not fill {', '.join(missing)}"
         raise InvalidConfiguration("sizes", reason)
     if options.json:
-        sizes = {name: [_record(each, options) for each in every] for name, every in found.items()}
+        sizes = {
+            name: [_record(each, options) for each in every] for name, every in by_schedule.items()
+        }
         record = {**sizes, "schedules": sizes, "implementation": problem.implementation.name}
         print_json(with_assumptions(record, assumed))
     else:
-        _print(found, options, problem)
+        _print(by_schedule, options, problem)
     if options.svg:
-        write_figure(options.svg, svg_charts([_chart(found, problem.model.name)]))
+        write_figure(options.svg, svg_charts([_chart(by_schedule, problem.model.name)]))
     return 0
 
 
-def _chart(found: dict[str, list[TrainingCost]], model: str) -> Chart:
+def _chart(by_schedule: dict[str, list[TrainingCost]], model: str) -> Chart:
     series = [
         Series(name, [each.days for each in trainings], [each.gpu_days / 1e3 for each in trainings])
-        for name, trainings in found.items()
+        for name, trainings in by_schedule.items()
     ]
     return Chart(
         model,
@@ -111,11 +113,11 @@ def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object
 
 
 def _print(
-    found: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
+    by_schedule: dict[str, list[TrainingCost]], options: argparse.Namespace, problem: Problem
 ) -> None:
     rows = []
     for gpus in dict.fromkeys(options.sizes):
-        for name, trainings in found.items():
+        for name, trainings in by_schedule.items():
             for each in [each for each in trainings if each.gpus == gpus]:
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
                 degrees = each.outcome.configuration.degrees

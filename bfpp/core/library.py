@@ -1,4 +1,4 @@
-"""Loads the compiled core, and checks what its functions are given.
+"""Load the compiled core, and check the arguments of its functions.
 
 The headers in `source/` are read as they stand: a parameter's type says which arrays a function
 takes, and the brackets behind it how long they are. So a call with an array of another type or
@@ -18,7 +18,7 @@ import numpy as np
 from bfpp.core.sources import LIBRARY, SOURCE, CoreError, source_hash
 
 OUT_OF_MEMORY, MALFORMED = -1, -2
-"""What functions return instead of a count."""
+"""Error codes that functions return instead of a count."""
 
 SHARED = re.compile(r"#define (\w+_PARAMETERS)((?: .*\\\n)+.*)")
 DECLARATION = re.compile(r"CORE int64_t (bfpp_(\w+))\(([^;]*)\);")
@@ -39,7 +39,7 @@ ELEMENTS = {
 }
 
 _ADDRESS: Any = ctypes.c_char * 0
-"""What passes an array's address most quickly; it takes no None."""
+"""The fastest way to pass an array's address; it takes no None."""
 
 
 LARGE = 30 * 2**20
@@ -149,7 +149,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _keep_memory() -> None:
-    """Let the allocator keep what calls give back, and not return it to the system each time.
+    """Let the allocator keep freed memory, and not return it to the system each time.
 
     GNU's does so for as much as it has seen in one piece; to others, this is nothing.
     """
@@ -157,7 +157,7 @@ def _keep_memory() -> None:
 
 
 Parameter = tuple[bool, str, bool, str, str | None]
-"""Whether it is constant, its type, whether it is optional, its name, and an array's length."""
+"""A parameter: if constant, its type, if optional, its name, and an array's length."""
 
 
 @cache

@@ -42,7 +42,7 @@ class Units(NamedTuple):
 
 
 class MadeTables(NamedTuple):
-    """When operations are made: `rules` of the communication, and tables as `lowering.h` has them.
+    """Rules of when operations are made, and tables as `lowering.h` has them.
 
     `phase` is of each operation, and so are the columns of those that are declared by their data.
     """

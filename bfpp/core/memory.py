@@ -1,4 +1,4 @@
-"""Peaks of memory: what passes keep, by the order of each rank's compute."""
+"""Peak memory of passes, by the order of each rank's compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_peaks(
     most_saved: Sizes,
     most_transient: Sizes,
 ) -> None:
-    """Fill, for each rank, what is saved and what is transient when both need most.
+    """Fill, for each rank, the saved and transient bytes at the peak of their sum.
 
     `tasks` are columns of a graph: operation, rank, unit, micro-batch and block. `of_operations`
     says of each operation whether it is a compute step, and whether it begins or ends what is

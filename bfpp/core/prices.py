@@ -1,4 +1,4 @@
-"""Prices of tasks: their own loads, and what communication adds to the tasks around it."""
+"""Prices of tasks: their own loads, and the slowdown by communication of tasks around it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
 
 Kinds = tuple[Seconds, Seconds, Integers, Seconds, Seconds]
-"""Columns over kinds: seconds, bytes, ports, and what each adds to tasks after and before it."""
+"""Columns over kinds: seconds, bytes, ports, and the time added to tasks after and before each."""
 
 
 def price(
@@ -48,7 +48,7 @@ def hand_over(
     received: Seconds,
     sent: Seconds,
 ) -> None:
-    """Turn shares of the time of each kind of communication into what they cost other steps.
+    """Turn shares of the time of each kind of communication into the cost to other steps.
 
     `received` and `sent` come as shares and become seconds. The step that receives a transfer also
     takes `collecting` seconds, of its tensor-parallel all-gather. If it `blocks` for transfers,

@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
 
 NOT_PERIODIC = 1
-"""What is returned, as `source/step.h` has it."""
+"""The return code for no period, as in `source/step.h`."""
 
 
 class NotPeriodic(Exception):
@@ -23,7 +23,7 @@ class NotPeriodic(Exception):
 
 
 class GraphColumns(NamedTuple):
-    """Columns of a graph: those of its tasks, what each waits for, and what waits for each."""
+    """Columns of a graph: those of its tasks, their predecessors, and their successors."""
 
     kind: Integers
     rank: Integers
@@ -38,7 +38,7 @@ class GraphColumns(NamedTuple):
 
 
 class PowerLimit(NamedTuple):
-    """The least seconds of a step, and the share of them from which on what is missing counts."""
+    """The least seconds of a step, and the relative tolerance of a shortfall."""
 
     least: float
     tolerance: float

@@ -1,4 +1,4 @@
-"""The choices of a run, without torch: what the command line offers."""
+"""The choices of a run, without torch, for the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer's answers to its page: timelines of what is chosen, with numbers and causes."""
+"""The explorer's answers to its page: timelines of the choices, with numbers and causes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opening(address: str | None) -> dict[str, Any]:
 
 
 def answer(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The timelines of choices, or what is `wrong` with them."""
+    """The timelines of choices, or the reason why they are `wrong`."""
     try:
         experiments, command = chosen(choices)
         tasks = [each.configuration.layout.tasks for each in experiments]

@@ -36,7 +36,7 @@ COUNTS = {
 }  # fmt: skip
 SECONDS = ("forward", "backward", "transfer", "gather", "reduce", "optimizer")
 PRICES = {"forward": 1, "backward": 2}
-"""Seconds of what is not free where nobody says them."""
+"""Default seconds of operations that are not free."""
 
 RANGES = {name: Slider(1, most, 1) for name, most in COUNTS.items()}
 RANGES |= {name: Slider(0, 4, 0.05) for name in SECONDS}

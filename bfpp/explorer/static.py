@@ -37,7 +37,7 @@ LISTED = {
 """The choices whose combinations the page has."""
 
 MODELS: dict[str, Mapping[str, str]] = {"": {}, "bert-6.6b": {"cluster": "dgx1-v100", "dp": "8"}}
-"""Models, and what comes with them; none stands for abstract costs."""
+"""Models and their experiments; none stands for abstract costs."""
 
 WITH_MODELS = {"pp": "8", "microbatches": "16"}
 """Of the combinations, those that have a model's costs."""

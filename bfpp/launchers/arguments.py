@@ -1,4 +1,4 @@
-"""Settings of a launch file by name, typed, and what became of each of them.
+"""Settings of a launch file by name, typed, with the use that was made of each.
 
 A reader takes values from `Arguments`, which knows the ones that were given and never read, so
 that no setting is ignored in silence: the counterpart of `Launch` for writers.
@@ -30,7 +30,7 @@ MOST_LETTERS = 60
 
 
 class ValueKind(NamedTuple):
-    """A kind of value: what it must be, and its reader, which returns None for anything else."""
+    """A kind of value: its description, and its reader, which returns None for anything else."""
 
     title: str
     read: Callable[[Words], Any]
@@ -125,7 +125,7 @@ class Arguments:
         self._replaced[name] = reason
 
     def assume(self, sentence: str) -> None:
-        """Say what is assumed, as the file does not say it."""
+        """Note an assumption, as the file does not give the value."""
         if sentence not in self.assumed:
             self.assumed.append(sentence)
 

@@ -1,4 +1,4 @@
-"""An experiment as values for a launch file, and what a framework cannot express of it.
+"""An experiment as values for a launch file, and the values that a framework cannot express.
 
 A writer of launch files reads values from a `Launch`, which knows the ones that were never read:
 these have no equivalent, so that a writer leaves nothing out in silence.
@@ -43,7 +43,7 @@ class FrameworkConfig(NamedTuple):
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The text, below comments that list what is yours to add, and what is missing."""
+        """The text, below comments that list settings to add, and inexpressible values."""
         comments = [f"add: {YOURS}", *(f"no equivalent: {each}" for each in self.missing)]
         return "".join(f"# {each}\n" for each in comments) + self.text
 

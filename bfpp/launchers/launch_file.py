@@ -1,4 +1,4 @@
-"""Launch files of other frameworks as experiments: what they mean, and what was left out.
+"""Launch files of other frameworks as experiments, and the settings that were left out.
 
 Nothing in them is executed: scripts are split into words, Python is parsed, YAML is read as texts.
 """
@@ -53,7 +53,7 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 class LaunchFile(NamedTuple):
-    """An experiment, and what became of each setting of the file that it is read from."""
+    """An experiment, and the use that was made of each setting of its file."""
 
     source: str
     framework: str
@@ -112,16 +112,16 @@ def _script(path: str) -> LaunchFile:
     """A shell script: the last command in it that trains."""
     script = read_script(path, text_of_file(path))
     known = {name: str(value) for name, value in script.variables.items()}
-    found = [
+    launches = [
         (command, program)
         for command in script.commands
         if (program := program_of(command.words, {**known, **command.environment}))
     ]
-    if not found:
+    if not launches:
         reason = f"{path} has no command that trains, as torchrun ... pretrain_gpt.py does"
         raise InvalidConfiguration(FIELD, reason)
-    trains = [each for each in found if re.search("train|tune", each[1].name)]
-    chosen, program = (trains or found)[-1]
+    trains = [each for each in launches if re.search("train|tune", each[1].name)]
+    chosen, program = (trains or launches)[-1]
     if program.gpus is None:
         program = program._replace(gpus=batch_gpus(script.batch))
     return _of_program(path, program, _left_out(script, chosen.line))

@@ -17,7 +17,7 @@ RECIPE = ".py:"
 """Between a file and a function in it, as between the file and the name of a schedule."""
 
 OF_BRIDGE = b"megatron.bridge"
-"""What a file of recipes imports; it is not run, as one with a schedule is."""
+"""The import by which a file of recipes is known; it is not run, as one with a schedule is."""
 
 
 def is_launch_file(name: str) -> bool:

@@ -46,7 +46,7 @@ def read_experiment(path: str, *, trust: bool = False) -> Experiment:
 
 
 def experiment_of_file(path: str, values: Mapping[str, object]) -> Experiment:
-    """The experiment that a file says by these values; SCHEDULE is blamed for what cannot be."""
+    """The experiment of a file's values; errors are attributed to SCHEDULE."""
     try:
         experiment = experiment_of(values)
         unnamed = experiment.model is not None and experiment.implementation is None

@@ -32,7 +32,7 @@ def launch_record(launch: LaunchFile | None) -> dict[str, Any]:
 
 
 def launch_lines(launch: LaunchFile) -> Iterator[str]:
-    """The same in lines, with what is assumed."""
+    """The same in lines, with the assumptions."""
     settings = "setting" if len(launch.understood) == 1 else "settings"
     yield f"{launch.source}, of {launch.framework}: {len(launch.understood)} {settings} understood"
     if launch.assumed:

@@ -28,14 +28,14 @@ LIKE = {
     "A100": "dgx-a100",
     "V100": "dgx1-v100",
 }
-"""For a part of a GPU's name, the preset that has what is not measured."""
+"""For a part of a GPU's name, the preset that has the constants that are not measured."""
 
 About = dict[str, str | int]
 
 
 @contextmanager
 def progress(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    """Shows what is measured next on a terminal, unless JSON is asked for."""
+    """Show the next measurement on a terminal, unless JSON is asked for."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
         yield lambda _: None
@@ -107,7 +107,7 @@ def of_device(
 
 
 def _like(given: str | None, device: str) -> Cluster:
-    """The cluster that has what is not measured; raises `InvalidConfiguration`."""
+    """The cluster with the constants that are not measured; raises `InvalidConfiguration`."""
     fitting = (name for part, name in LIKE.items() if part.lower() in device.lower())
     name = given or next(fitting, None)
     if name is None:

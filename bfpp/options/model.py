@@ -1,4 +1,4 @@
-"""The model, its sequence length, and the defaults of a `config.json` for what it leaves out.
+"""The model, its sequence length, and the defaults for omissions of a `config.json`.
 
 A model file says how long the sequences are that are trained with; a Hugging Face
 `config.json` says only how long they may be.
@@ -58,5 +58,5 @@ def assumptions(options: argparse.Namespace) -> list[str]:
 
 
 def with_assumptions(record: dict[str, Any], assumed: Sequence[str]) -> dict[str, Any]:
-    """The record, and what was assumed for it, if anything."""
+    """The record, and its assumptions, if there are any."""
     return {"assumed": list(assumed), **record} if assumed else record

@@ -1,4 +1,4 @@
-"""Profiles as files: what was measured, what it holds for, and what its numbers are."""
+"""Profiles as files: the measurements, the run they hold for, and a key to the numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def as_toml(record: Mapping[str, Any]) -> str:
-    """A profile as a file, which says what its numbers are."""
+    """A profile as a file, with a key to its numbers."""
     lines = ["# A machine's costs, measured by bfpp calibrate.", f'format = "{PROFILE.format}"']
     for part, content in record.items():
         lines += ["", f"# {UNITS[part]}"]

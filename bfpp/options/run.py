@@ -1,4 +1,4 @@
-"""Options of what is trained, and where."""
+"""Options of the model to train, and of the devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {
     "heads": (4, "attention heads"),
     "context": (64, "bytes in a sample"),
 }
-"""The small transformer that is trained if no other is named: sizes, and what they are."""
+"""The small transformer that is trained by default: sizes, and their descriptions."""
 
 
 def add_choice(

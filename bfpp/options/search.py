@@ -282,7 +282,7 @@ class FixedValues(NamedTuple):
 
 
 def parse_fixed(texts: Iterable[str], schedules: Iterable[str] = ()) -> FixedValues:
-    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed.
+    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for values that cannot be fixed.
 
     Parameters are those of registered schedules and of the `schedules` that are searched, unless
     the texts name others.

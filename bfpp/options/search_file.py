@@ -41,7 +41,7 @@ NAMED = ("model", "cluster", "constants")
 """Values that may name files; these are looked up in the search file's folder first."""
 
 OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
-"""Values that say what is best, which commands that rank nothing do not ask."""
+"""Values that define the best; commands that rank nothing do not have them."""
 
 OF_MACHINE = ("executor", "workers")
 """Options that say where a search runs, which is for the command line."""
@@ -163,7 +163,7 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
 
 
 def _range(problem: Problem, name: str) -> list[int | str]:
-    """The values of a range that is searched: what nobody asked for is the software's."""
+    """The values of a range that is searched, by default the software's."""
     values = getattr(problem, name)
     if not values and name == "ep":
         return [*expert_sizes(problem)]

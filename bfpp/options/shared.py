@@ -63,7 +63,7 @@ OF_SCHEDULE = "parameter of a schedule: "
 
 
 def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
-    """SCHEDULE, by name or by file; `more` is what else a command takes for it."""
+    """SCHEDULE, by name or by file; `more` names other inputs that a command accepts."""
     known = [f"{_names(name)}: {each.summary}" for name, each in registered_schedules().items()]
     parser.add_argument(
         "schedule",

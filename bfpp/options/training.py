@@ -1,4 +1,4 @@
-"""Options of how long and how fast a model is trained, and what is saved of it."""
+"""Options of steps, learning rate and checkpoints."""
 
 from __future__ import annotations
 

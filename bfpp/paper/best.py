@@ -148,10 +148,10 @@ def best_outcomes(panel: PaperPanel) -> dict[str, dict[int, Outcome]]:
                     future = workers.submit(evaluate, problem, part)
                     method_of[future] = method.name
                     work.append(future)
-        found: dict[str, list[Outcomes]] = {method.name: [] for method in METHODS}
+        outcomes: dict[str, list[Outcomes]] = {method.name: [] for method in METHODS}
         for future in as_completed(work):
-            found[method_of[future]].append(future.result())
-    return {name: _best(every) for name, every in found.items()}
+            outcomes[method_of[future]].append(future.result())
+    return {name: _best(every) for name, every in outcomes.items()}
 
 
 def _problem(panel: PaperPanel, variant: Variant) -> Problem:
@@ -165,9 +165,9 @@ def _problem(panel: PaperPanel, variant: Variant) -> Problem:
     )
 
 
-def _best(found: Sequence[Outcomes]) -> dict[int, Outcome]:
+def _best(parts: Sequence[Outcomes]) -> dict[int, Outcome]:
     best: dict[int, Outcome] = {}
-    outcomes = Outcomes.joined(found)
+    outcomes = Outcomes.joined(parts)
     for outcome in ranked(outcomes.take(outcomes.memory_largest_gb <= USABLE_GB)):
         best.setdefault(outcome.configuration.batch, outcome)
     return dict(sorted(best.items()))

@@ -103,7 +103,7 @@ def _task(each: TaskDifference) -> dict[str, Any]:
 
 
 def print_difference(difference: Difference, title: str) -> None:
-    """The step and what it consists of, then operations, ranks, lanes and tasks."""
+    """The step and its parts, then operations, ranks, lanes and tasks."""
     one, other = map(one_line, difference.names)
     names = (one, other, "error")
     step = difference.step_time

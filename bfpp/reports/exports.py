@@ -18,7 +18,7 @@ from bfpp.traces.timeline.timeline import Timeline
 
 @dataclass(frozen=True)
 class Export:
-    """A kind of file: what its option says of it, its format, and how a timeline is written."""
+    """A kind of file: its help text, its format, and its writer."""
 
     summary: str
     format: formats.FileFormat
@@ -27,7 +27,7 @@ class Export:
 
 @dataclass(frozen=True)
 class FolderExport:
-    """A kind of files, one a rank: their names and contents, and what of a timeline is not said."""
+    """A kind of files, one a rank: their names, contents, and omissions from a timeline."""
 
     summary: str
     format: formats.FileFormat
@@ -109,7 +109,7 @@ def write_exports(options: argparse.Namespace, timeline: Timeline) -> None:
 
 
 def _write_folder(folder: FolderExport, output: Output, timeline: Timeline, force: bool) -> None:
-    """All files of a folder, or none where one is somebody else's; and what they leave out."""
+    """All files of a folder, or none where one is somebody else's; and their omissions."""
     made = [(output.inside(name, folder.format), data) for name, data in folder.files(timeline)]
     for each, _ in made:
         with blaming(output.option):

@@ -21,7 +21,7 @@ UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "bytes": 1}
 def memory_record(
     measured: Sequence[MeasuredMemory], predicted: Sequence[MemoryRecord], graph: TaskGraph
 ) -> list[dict[str, Any]]:
-    """The peak of each rank of each replica, and what is predicted of it; in bytes.
+    """The peak of each rank of each replica, and its prediction; in bytes.
 
     What is offloaded is left out while it is on the host alone; of the host's memory there is the
     most that is taken for it.
@@ -67,7 +67,7 @@ def _task(held: MemoryRecord, graph: TaskGraph) -> dict[str, Any]:
 
 
 def print_memory(record: Sequence[dict[str, Any]]) -> None:
-    """A table of the first replica's ranks: what each held at its peak, and the prediction."""
+    """A table of the first replica's ranks: the parts of each peak, and the prediction."""
     ranks = [each for each in record if each["replica"] == each["tp_rank"] == 0][:RANKS_SHOWN]
     if not ranks:
         return

@@ -20,14 +20,14 @@ SHOWN_GB = 0.05
 
 
 def shortage(record: Mapping[str, Any]) -> str:
-    """Of a record that does not fit: how much of a device it needs, and most of it for what."""
+    """Of a record that does not fit: its need of a device's memory, and the largest part."""
     part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
     needed, device = record["memory_reserved_gb"], record["device_memory_gb"]
     return f"{needed:.1f} GiB reserved of {device:.4g} GiB; largest is {part}, {size:.1f} GiB"
 
 
 def print_cautions(results: Sequence[Prediction]) -> None:
-    """A line on standard output for each result that is not what it may be taken for.
+    """A line on standard output for each result that may be misread.
 
     It does not fit, is far from its profile, or was given a value that has no effect.
     """
@@ -37,7 +37,7 @@ def print_cautions(results: Sequence[Prediction]) -> None:
 
 
 def print_peak(result: Prediction) -> None:
-    """Two lines on standard output: where and when most memory is taken, and of what."""
+    """Two lines on standard output: the place, time and parts of the peak memory."""
     if not result.physical:
         return
     record = result.record
@@ -57,13 +57,13 @@ def print_peak(result: Prediction) -> None:
 
 
 def print_not_modelled(result: Prediction) -> None:
-    """A line on standard output that says what the prediction leaves out."""
+    """A line on standard output on the effects that the prediction leaves out."""
     if result.physical:
         output().print(Text(f"not modelled: {'; '.join(result.record['not_modelled'])}\n"))
 
 
 def print_interval(result: Prediction) -> None:
-    """A line on standard output that says what makes the interval of the step time."""
+    """A line on standard output on the sources of the step time's interval."""
     parts = result.record.get("interval_parts")
     if not parts:
         return

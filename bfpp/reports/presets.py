@@ -27,7 +27,7 @@ def file_text(name: str, name_or_path: str) -> str:
 
 @dataclass(frozen=True)
 class Presets(Generic[Kind]):
-    """One kind of preset (`model` or `cluster`), and what is shown of each.
+    """One kind of preset (`model` or `cluster`), and its columns in a table.
 
     `columns` are those of the table, `record` the JSON object of one, `text`
     its file, by name or path.

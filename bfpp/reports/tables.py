@@ -1,4 +1,4 @@
-"""The tables that commands share: a result and its ranks, and what these wait for."""
+"""Tables that commands share: a result and its ranks, and the causes of their waits."""
 
 from __future__ import annotations
 

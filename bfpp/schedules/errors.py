@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 
 class InvalidInput(ValueError):
-    """Input that cannot be used; the message says what is at fault, and why.
+    """Input that cannot be used; the message names the field at fault, and the reason.
 
     >>> import bfpp
     >>> try:
@@ -47,7 +47,7 @@ class InvalidConfiguration(InvalidInput):
 
 
 class InvalidFile(InvalidConfiguration):
-    """A file that does not hold what it should; the reason is one line."""
+    """A file whose contents are not as they should be; the reason is one line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("file", reason)

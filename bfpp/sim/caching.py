@@ -42,7 +42,7 @@ def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Furt
 def once(
     answer: Callable[[Model, Unpack[Further]], Answer],
 ) -> Callable[[Model, Unpack[Further]], Answer]:
-    """Remember, in the model, what it answers when it is asked `further`.
+    """Remember, in the model, its answers by the `further` arguments.
 
     The model must be frozen, and nobody may change the answer.
     """
@@ -63,7 +63,7 @@ def once(
 def once_for_stages(
     answer: Callable[[Model, Layout, Unpack[Further]], Answer],
 ) -> Callable[[Model, Layout, Unpack[Further]], Answer]:
-    """Remember what is answered of a layout: how many micro-batches it has changes nothing."""
+    """Remember answers by layout, whose number of micro-batches changes nothing."""
     name = _name(answer)
 
     @wraps(answer)

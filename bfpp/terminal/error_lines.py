@@ -34,7 +34,7 @@ def explain(error: InvalidInput) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, and with escapes for what would steer a terminal."""
+    """The text without line breaks, and with terminal control characters escaped."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in " ".join(text.split())
@@ -66,7 +66,7 @@ def refusing(field: str, error: type[Exception]) -> Iterator[None]:
 
 
 def _reason(error: OSError, option: str) -> str:
-    """With the file's name, unless what is blamed has it already."""
+    """With the file's name, unless the field at fault has it already."""
     name = "" if error.filename is None else str(error.filename)
     where = f"{name}: " if name and not option.endswith(f": {name}") else ""
     return where + (error.strerror or str(error))

@@ -23,7 +23,7 @@ READ = 4096
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format: what it is called, how names end (any way if empty), which files are ours.
+    """A format: its name, its suffixes (any if empty), and its marks in our files.
 
     `needs` is the package that writes it, and the extra of bfpp that installs this one.
     """

@@ -7,7 +7,7 @@ INTERRUPTED = 130
 
 
 def collect_garbage() -> None:
-    """Turn the collector on again, if it is off; it leaves alone what there is by now."""
+    """Turn the collector on again, if it is off; present objects are left alone."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -86,7 +86,7 @@ done:
     return result;
 }
 
-/* Kinds found so far: lists in the order of their codes, one for each operation and unit, or for
+/* Kinds so far: lists in the order of their codes, one for each operation and unit, or for
  * each operation and rank where tasks are of no unit.
  */
 struct kinds {
@@ -133,8 +133,8 @@ int64_t bfpp_kinds(
     if (!scratch)
         return OUT_OF_MEMORY;
     int64_t *head = scratch, *following = head + lists, *task_of = following + tasks;
-    int64_t *found = task_of + tasks;
-    struct kinds kinds = {0, found, head, following, task_of};
+    int64_t *numbers = task_of + tasks;
+    struct kinds kinds = {0, numbers, head, following, task_of};
     for (int64_t list = 0; list < lists; list++)
         head[list] = -1;
     for (int64_t task = 0; task < tasks; task++) {
@@ -154,7 +154,7 @@ int64_t bfpp_kinds(
     for (int64_t list = 0; list < lists; list++)
         for (int64_t kind = head[list], next; kind >= 0; kind = next) {
             next = following[kind];
-            code[result] = found[kind];
+            code[result] = numbers[kind];
             first[result] = (int32_t)task_of[kind];
             following[kind] = result++; /* from now on, its place */
         }

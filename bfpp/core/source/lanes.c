@@ -50,18 +50,18 @@ int64_t bfpp_find_lanes(
     int32_t *lanes)
 {
     int64_t result = OUT_OF_MEMORY, number = 0;
-    struct lanes found = {ranks, streams, 0, 64, by_peer, NULL, NULL};
+    struct lanes all = {ranks, streams, 0, 64, by_peer, NULL, NULL};
     if (ranks < 1 || streams < 1)
         return MALFORMED;
     for (int64_t each = 0; each < operations; each++)
         if (stream_of[each] < 0 || stream_of[each] >= streams || arrives_on[each] < 0 ||
             arrives_on[each] >= streams)
             return MALFORMED;
-    found.head = malloc((size_t)(ranks * streams) * sizeof *found.head);
-    found.of = malloc((size_t)found.room * sizeof *found.of);
-    if (!found.head || !found.of)
+    all.head = malloc((size_t)(ranks * streams) * sizeof *all.head);
+    all.of = malloc((size_t)all.room * sizeof *all.of);
+    if (!all.head || !all.of)
         goto done;
-    memset(found.head, -1, (size_t)(ranks * streams) * sizeof *found.head);
+    memset(all.head, -1, (size_t)(ranks * streams) * sizeof *all.head);
     for (int64_t task = 0; task < tasks; task++) {
         int32_t own = rank[task], other = peer[task];
         if (operation[task] < 0 || operation[task] >= operations || own < 0 || own >= ranks ||
@@ -69,33 +69,33 @@ int64_t bfpp_find_lanes(
             result = MALFORMED;
             goto done;
         }
-        int64_t here = find_lane(&found, own, stream_of[operation[task]], other);
+        int64_t here = find_lane(&all, own, stream_of[operation[task]], other);
         int64_t there =
-            other < 0 ? -1 : find_lane(&found, other, arrives_on[operation[task]], own);
+            other < 0 ? -1 : find_lane(&all, other, arrives_on[operation[task]], own);
         if (here < 0 || (other >= 0 && there < 0))
             goto done;
         lane[task] = (int32_t)here;
         peer_lane[task] = (int32_t)there;
     }
-    if (found.count > most) {
+    if (all.count > most) {
         result = MALFORMED;
         goto done;
     }
     for (int64_t list = 0; list < ranks * streams; list++)
-        for (int32_t each = found.head[list]; each >= 0; each = found.of[each].next) {
+        for (int32_t each = all.head[list]; each >= 0; each = all.of[each].next) {
             lanes[3 * number] = (int32_t)(list / streams);
             lanes[3 * number + 1] = (int32_t)(list % streams);
-            lanes[3 * number + 2] = found.of[each].peer;
-            found.of[each].number = (int32_t)number++;
+            lanes[3 * number + 2] = all.of[each].peer;
+            all.of[each].number = (int32_t)number++;
         }
     for (int64_t task = 0; task < tasks; task++) {
-        lane[task] = found.of[lane[task]].number;
+        lane[task] = all.of[lane[task]].number;
         if (peer_lane[task] >= 0)
-            peer_lane[task] = found.of[peer_lane[task]].number;
+            peer_lane[task] = all.of[peer_lane[task]].number;
     }
     result = number;
 done:
-    free(found.head);
-    free(found.of);
+    free(all.head);
+    free(all.of);
     return result;
 }

@@ -144,7 +144,7 @@ static void raise_begins(struct steps *s, double period)
     }
 }
 
-/* Let ranks choose the paths that were found, where these are better; returns whether any is. */
+/* Let ranks choose their longest paths, where these are better; returns whether any is. */
 static bool choose(struct steps *s, double period)
 {
     double latest = fabs(period);

@@ -250,23 +250,23 @@ static inline uint32_t flow_of(const struct replay *r, uint32_t slot)
 /* List the ports that share flows with one, directly or by way of others; returns how many. */
 static int64_t reach(struct replay *r, uint32_t origin)
 {
-    int64_t found = 1;
+    int64_t count = 1;
     r->reached[0] = origin;
     r->reached_in[origin] = r->filling;
-    for (int64_t at = 0; at < found; at++) {
+    for (int64_t at = 0; at < count; at++) {
         uint32_t slot = r->following[r->reached[at]];
         for (; slot >= r->n_ports; slot = r->following[slot]) {
             const int32_t *passed = r->flows[flow_of(r, slot)].ports;
             for (int64_t nth = 0; nth < r->width; nth++) {
                 int32_t other = passed[nth];
                 if (other >= 0 && r->reached_in[other] != r->filling) {
-                    r->reached[found++] = (uint32_t)other;
+                    r->reached[count++] = (uint32_t)other;
                     r->reached_in[other] = r->filling;
                 }
             }
         }
     }
-    return found;
+    return count;
 }
 
 /* Settle a flow's bytes at its present rate, and send the rest at another, a share of a port. */
@@ -323,8 +323,8 @@ static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double s
 /* Fill the ports that a change in one reaches, the narrowest first; false if there is no such. */
 static bool fill(struct replay *r, uint32_t origin)
 {
-    int64_t parameters = r->parameters, found = reach(r, origin);
-    for (int64_t at = 0; at < found; at++) {
+    int64_t parameters = r->parameters, count = reach(r, origin);
+    for (int64_t at = 0; at < count; at++) {
         uint32_t port = r->reached[at];
         r->room[port] = r->bandwidth[port];
         r->waiting[port] = r->users[port];
@@ -332,10 +332,10 @@ static bool fill(struct replay *r, uint32_t origin)
             r->room_slope[port * parameters + each] =
                 r->bandwidth_slope[port * parameters + each];
     }
-    while (found > 0) {
+    while (count > 0) {
         double share = INFINITY;
         int64_t still = 0, full = 0;
-        for (int64_t at = 0; at < found; at++) {
+        for (int64_t at = 0; at < count; at++) {
             uint32_t port = r->reached[at];
             if (r->waiting[port] > 0) {
                 r->quotient[port] = r->room[port] / r->waiting[port];
@@ -350,7 +350,7 @@ static bool fill(struct replay *r, uint32_t origin)
             return false;
         for (int64_t at = 0; at < full; at++)
             fill_port(r, r->filled[at], origin, share);
-        found = still;
+        count = still;
     }
     return true;
 }

@@ -77,10 +77,10 @@ static int64_t extend(const struct step *s, double last_end, struct sums *sums)
 /* Sums of a step whose tasks have their times. */
 static int64_t sum_up(const struct step *s, struct sums *sums)
 {
-    double found[3];
-    bfpp_step_sums(s->tasks, s->start, s->end, s->is_pass, found);
-    *sums = (struct sums){found[1], found[2]};
-    return s->left_out ? extend(s, found[0] + found[1], sums) : TIMED;
+    double totals[3];
+    bfpp_step_sums(s->tasks, s->start, s->end, s->is_pass, totals);
+    *sums = (struct sums){totals[1], totals[2]};
+    return s->left_out ? extend(s, totals[0] + totals[1], sums) : TIMED;
 }
 
 /* Replay a step, its compute so much slower that it takes `least` seconds, if it takes fewer.
@@ -155,12 +155,12 @@ int64_t bfpp_step_time(
     if (result)
         goto done;
     memcpy(seconds, fastest, (size_t)tasks * sizeof *seconds);
-    struct sums found;
+    struct sums totals;
     result =
-        keep_power(&step, is_compute, longest, least, tolerance, fastest, seconds, &found);
+        keep_power(&step, is_compute, longest, least, tolerance, fastest, seconds, &totals);
     if (result == TIMED) {
-        sums[0] = found.seconds;
-        sums[1] = found.passes;
+        sums[0] = totals.seconds;
+        sums[1] = totals.passes;
     }
 done:
     free(fastest);

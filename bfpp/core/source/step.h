@@ -4,7 +4,7 @@
 
 #include "prices.h"
 
-/* What is found of a step: its time, or that the times of fewer micro-batches do not tell it. */
+/* Results of timing a step: done, or fewer micro-batches do not determine it (no period). */
 enum { TIMED, NOT_PERIODIC };
 
 CORE int64_t bfpp_step_time(

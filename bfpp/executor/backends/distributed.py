@@ -135,7 +135,7 @@ class DistributedBackend:
     def _require(
         self, task: Task, space: Tensor, sender: int, group: dist.ProcessGroup | None
     ) -> None:
-        """Raise `WrongMessage` unless what comes next is what this task receives."""
+        """Raise `WrongMessage` unless the next message is the one that this task receives."""
         due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
         announced = announced.to(space.device)
         dist.recv(announced, sender, group)

@@ -1,4 +1,4 @@
-"""All ranks in one process, on one device: what they exchange is copied."""
+"""All ranks in one process, on one device: messages are copies."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from bfpp.schedules.orders.steps import STEP, Order
 
 
 def require_runnable(plan: Plan) -> None:
-    """Raise `InvalidConfiguration` for what PyTorch's runtime cannot run, or not exactly."""
+    """Raise `InvalidConfiguration` for plans that PyTorch's runtime cannot run, or not exactly."""
     layout, sharding = plan.graph.layout, plan.graph.communication.sharding
     forward = (plan.graph.operation == Operation.FORWARD) & (plan.graph.unit == layout.units - 1)
     order = plan.graph.microbatch[forward]

@@ -1,4 +1,4 @@
-"""Checkpoints that survive what interrupts them, and open in any other cut of the model.
+"""Checkpoints that survive interruptions, and load into any other cut of the model.
 
 A directory of checkpoints holds one subdirectory for each, `save-000012-step-300`:
 the data files and the `.metadata` of torch.distributed.checkpoint, which torch's
@@ -12,7 +12,7 @@ values lie, and every file's SHA-256. The rules:
 - Each value is written once, by one of the processes that hold it.
 - Loading opens no pickle: the manifest is JSON, `.metadata` is left alone, and
   values are read as plain tensors (`weights_only`). Before the first value is
-  written to a tensor, every file is found to be what was saved. The checksums detect
+  written to a tensor, every file is checked against the manifest. The checksums detect
   damage, not forgery: anyone who can write to the directory can make a valid
   checkpoint, but not one that runs code.
 - Several hosts need a file system that they share, and one training run at a time

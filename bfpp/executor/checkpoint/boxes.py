@@ -72,7 +72,7 @@ def segments(
 def shared(
     rows: int, columns: int, held: Iterable[tuple[Box, int]]
 ) -> Iterator[tuple[Box, list[int]]]:
-    """All of a matrix, each value once: what is in the same boxes, and the processes that hold it.
+    """All of a matrix, each value once: values in the same boxes, and the processes that hold them.
 
     `held` has each box that a process holds, and the process. Rows are cut where a box begins or
     ends, and joined again where the same ones go on in the same columns.

@@ -1,4 +1,4 @@
-"""The names in a directory of checkpoints: a name says whether what it names is complete.
+"""Names in a directory of checkpoints: the name says whether a checkpoint is complete.
 
 A rename is the one step by which a checkpoint comes or goes, and it is atomic:
 in from an `.unfinished-` name, out to a `.discarded-` one, whose deletion may then
@@ -90,7 +90,7 @@ def start_of(directory: Path, step: int | None = None) -> Start | None:
 
 
 def begin(directory: Path) -> Path:
-    """A new place to write a checkpoint in; what interrupted saves left is removed.
+    """A new place to write a checkpoint in; leftovers of interrupted saves are removed.
 
     But not what a live run has not finished.
     """
@@ -107,7 +107,7 @@ def begin(directory: Path) -> Path:
 
 
 def publish(unfinished: Path, step: int, abandoned: Iterable[str] = ()) -> Path:
-    """Makes what was written a complete checkpoint, the latest of its directory.
+    """Publish the written files as a complete checkpoint, the latest of its directory.
 
     All its files are on disk already. What was abandoned goes first: were it
     the other way round, an interruption could leave two histories. Its numbers
@@ -124,7 +124,7 @@ def publish(unfinished: Path, step: int, abandoned: Iterable[str] = ()) -> Path:
 
 
 def discard_old(directory: Path, retention: Retention) -> None:
-    """Removes what does not stay, and other checkpoints of the last one's step."""
+    """Remove checkpoints beyond the retention, and others of the last one's step."""
     *old, new = _saved(directory)
     others = [each for each in old if each.step != new.step]
     beyond = others[: max(0, len(others) + 1 - retention.last)]

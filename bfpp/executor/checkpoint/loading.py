@@ -66,7 +66,7 @@ def load(
 
 
 def _check_files(path: Path, manifest: Manifest, processes: Processes, verify: bool) -> None:
-    """The files are what they were; each process looks at its share of them."""
+    """Check that the files are unchanged; each process checks its share of them."""
     for name in sorted(manifest.files)[processes.rank :: processes.size]:
         file, stored = path / name, manifest.files[name]
         require_plain(file)
@@ -130,7 +130,7 @@ def _cuts(stored: StoredTensor, columns: int) -> list[Cut]:
 
 
 class Reader(FileSystemReader):
-    """Torch's reader, but that it goes by the manifest and reads what it is promised, once."""
+    """Torch's reader, but it follows the manifest and reads each promised value once."""
 
     def __init__(
         self, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, TensorPieces]

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a checkpoint holds and where, with checksums of it all.
+"""`manifest.json`: the contents of a checkpoint, their places, and checksums of all files.
 
 It is read as what a stranger may have written: nothing in it is trusted to be of
 the right type, to name a file of this directory, or to cover a tensor.

@@ -36,7 +36,7 @@ from bfpp.executor.checkpoint.processes import CheckpointError, one_line
 
 @contextmanager
 def one_failure(path: Path) -> Iterator[None]:
-    """Turns torch's list of what failed in which process into the first one's `CheckpointError`."""
+    """Turn torch's list of failures by process into the first one's `CheckpointError`."""
     try:
         yield
     except CheckpointException as failed:
@@ -170,7 +170,7 @@ class LoadPieces(LoadPlanner):
         metadata: Metadata | None = None,
         is_coordinator: bool = False,  # noqa: ARG002
     ) -> None:
-        """Takes the tensors to read into, and what is stored."""
+        """Take the tensors to read into, and the stored metadata."""
         self.metadata: Any = metadata
         self.destinations = {
             name: [*pieces.boxes(self.columns[name])] for name, pieces in state_dict.items()
@@ -201,7 +201,7 @@ class LoadPieces(LoadPlanner):
         return part(piece, *read_item.dest_offsets, *read_item.lengths)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:  # noqa: ARG002
-        """Never: torch's planner would unpickle what is not a tensor."""
+        """Never called: torch's planner would unpickle values other than tensors."""
         raise CheckpointError(f"{read_item.dest_index.fqn}: not a tensor")
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:

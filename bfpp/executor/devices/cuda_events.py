@@ -54,7 +54,7 @@ class Events:
         self.origin = self._now()
 
     def begin(self) -> None:
-        """Look at the clock: what is timed from now on is timed from here."""
+        """Set the origin of the clock: later times are relative to now."""
         self.origin = self._now()
 
     def mark(self, stream: torch.cuda.Stream, timed: bool = False) -> StreamMark:

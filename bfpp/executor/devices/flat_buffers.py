@@ -160,7 +160,7 @@ class UnitState:
         return buffer[self.own]
 
     def take(self, total: Tensor, buffer: Tensor) -> None:
-        """Add the share's part of what was reduced, and empty the buffer that it was in.
+        """Add the shard's part of the reduced gradient, and clear its buffer.
 
         Where the gradients are in that buffer, they stay there.
         """

@@ -39,7 +39,7 @@ class LaneQueue(Protocol):
     """One in-order queue of a rank."""
 
     def wait(self, mark: Mark) -> None:
-        """Let what follows wait until another lane has passed a mark."""
+        """Let later actions wait until another lane has passed a mark."""
 
     def mark(self, timed: bool = False) -> Mark:
         """A mark at this point; only one that is `timed` need know when it was passed."""
@@ -72,7 +72,7 @@ class DeviceRuntime(Protocol):
         """Bytes of the host's memory, which lanes copy to and from as they compute."""
 
     def begin(self) -> Mark | None:
-        """A step begins: set the clock, and mark what was done here outside the lanes.
+        """Begin a step: set the clock, and mark work done here outside the lanes.
 
         None where what was done has ended.
         """
@@ -87,7 +87,7 @@ class DeviceRuntime(Protocol):
         """Recycle marks that nobody will ask again."""
 
     def finish(self, marks: list[Mark]) -> None:
-        """Wait on the host until all marks are passed; raises what an action raised."""
+        """Wait on the host until all marks are passed; raises an action's error."""
 
 
 # On a CPU: threads that take turns at the lanes
@@ -143,7 +143,7 @@ class StreamLane:
         self.stream = torch.cuda.Stream(device.device)
 
     def wait(self, mark: Mark) -> None:
-        """Let what follows wait for another stream."""
+        """Let later kernels wait for another stream."""
         assert isinstance(mark, StreamMark)  # noqa: S101
         self.stream.wait_event(mark.event)
 
@@ -157,7 +157,7 @@ class StreamLane:
             action()
 
     def close(self) -> None:
-        """Wait for what was queued."""
+        """Wait for all queued work."""
         self.stream.synchronize()
 
 

@@ -2,7 +2,7 @@
 
 A layer may take and return a tensor, or tensors in tuples, lists, dictionaries and whatever
 else torch's pytrees know: hidden states with masks, positions, or a second stream. Its form is
-found once, by running the layers on shapes alone, so that messages need no header. What is
+recorded once, by running the layers on shapes alone, so that messages need no header. What is
 not a tensor (None, a number, a string) is part of the form, and the same in every pass.
 
 Rules:
@@ -82,7 +82,7 @@ class Message:
         return list(accumulate(rounded, initial=0))
 
     def views(self, sent: Tensor) -> tuple[Tensor, ...]:
-        """The parts, in the memory of what is sent."""
+        """The parts, as views of the message's memory."""
         if self.is_plain:
             return (sent,)
         return tuple(

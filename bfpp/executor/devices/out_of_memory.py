@@ -15,7 +15,7 @@ SIGNS = ("DefaultCPUAllocator", "out of memory")
 
 
 def shortage(error: BaseException) -> str | None:
-    """`out of memory: tried to allocate 4.2 GB`, if that is what the error says."""
+    """`out of memory: tried to allocate 4.2 GB`, if the error says so."""
     text = str(error)
     is_torchs = isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
     is_torchs |= type(error).__name__ == "OutOfMemoryError"

@@ -71,7 +71,7 @@ class ThreadLane:
         self.is_idle = True
 
     def wait(self, mark: object) -> None:
-        """Let what follows wait for another lane."""
+        """Let later actions wait for another lane."""
         assert isinstance(mark, ThreadMark)  # noqa: S101
         if not mark.is_passed:
             self._put((mark, None, None))

@@ -18,7 +18,7 @@ COMPILER = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
-    """Answers what torch asks of its compiler if nothing is compiled; for all else it is loaded."""
+    """A stand-in for torch's compiler while nothing is compiled; loads the real one on demand."""
 
     @staticmethod
     def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:

@@ -52,10 +52,10 @@ class Backend(Protocol):
         """
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum over those that keep the same share of a unit, of what each has reduced."""
+        """The sum of reduced gradients over the replicas that keep the same shard of a unit."""
 
     def tied_all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum of the first and the last unit's gradients of what they share, to both."""
+        """The sum of the first and last unit's gradients of their shared parameters, to both."""
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The square norm of a pipeline rank's gradients, to each of its replicas.

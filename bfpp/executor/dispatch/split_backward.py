@@ -97,7 +97,7 @@ def backward_input(
     results: Sequence[Result],
     gradients: Sequence[Tensor] | None,
 ) -> tuple[Sequence[Tensor | None], list[Branch]]:
-    """The gradients of a stage's inputs, and what is left for the weight half.
+    """The gradients of a stage's inputs, and the record for the weight half.
 
     `values` are the inputs that have a gradient; `starts` is where the spine begins: there, or if
     none has one, after the first layer. `gradients` are those of the results: None of a loss.
@@ -131,7 +131,7 @@ def backward_input(
 
 
 def backward_weight(branches: list[Branch]) -> None:
-    """Add the gradients of the parameters; what was kept for each branch is freed at once."""
+    """Add the gradients of the parameters; each branch's record is freed at once."""
     while branches:
         branch = branches.pop(0)
         kept = [

@@ -89,7 +89,7 @@ class Worker(RankMemory):
     # The step
 
     def begin(self, step: int, plan: Plan) -> None:
-        """Load what the first and the last unit need of the batch of a step, or an evaluation's."""
+        """Load the first and the last unit's parts of the batch of a step or an evaluation."""
         if plan is not self.plan:
             self.plan = plan
             for unit in self.units.values():
@@ -320,7 +320,7 @@ class Worker(RankMemory):
             self._put_outgoing(Operation.TRANSFER_GRADIENTS, cell, outgoing)
 
     def _release(self, cell: Cell) -> None:
-        """Give back what came in for a micro-batch that is done."""
+        """Free the input of a micro-batch that is done."""
         for parcel in (self.inputs.pop(cell), self.incoming.pop(cell, None)):
             if parcel is not None and parcel.lent is not None:
                 self.pool.give(parcel.lent)

@@ -16,7 +16,7 @@ from bfpp.executor.measure.clock import Clock
 from bfpp.executor.measure.designs import Design, Heads
 
 Row = dict[str, Any]
-"""A measurement: its `kind`, what was run, and `seconds`."""
+"""A measurement: its `kind`, the case, and `seconds`."""
 
 BF16, FP8 = "bf16", "fp8"
 

@@ -103,7 +103,7 @@ class Kept:
             self.outputs[memory] = self.parts.pop(memory)
 
     def choose(self, share: float) -> None:
-        """Choose what to copy: the largest memory first, as much as fits into a share of all."""
+        """Choose storages to copy: the largest first, as many as fit into a share of all."""
         left = share * sum(part.size for part in self.parts.values())
         for part in sorted(self.parts.values(), key=lambda part: -part.size):
             if part.size <= left:
@@ -157,7 +157,7 @@ class Offloading:
             part.host.copy_(part.bytes, non_blocking=True)
 
     def let_go(self, cell: Cell) -> None:
-        """Free the device memory of what was copied to the host."""
+        """Free the device memory of storages that were copied to the host."""
         kept, lent = self.kept[cell], self.inputs[cell].lent
         self.inputs[cell] = Parcel((), lent)
         for leaf, _ in kept.leaves:

@@ -110,7 +110,7 @@ class RankMemory:
 
     @property
     def tied_gradients(self) -> list[Tensor]:
-        """Reduced gradients of what the first and the last unit share, of those of them here."""
+        """Reduced gradients of parameters that the first and last unit share, of those here."""
         return [unit.tied.gradients for unit in self.units.values() if unit.tied]
 
     # The update
@@ -166,7 +166,7 @@ class RankMemory:
         return factor
 
     def loaded(self) -> None:
-        """The training state is what a checkpoint held."""
+        """Take over the training state that a checkpoint restored."""
         self.updates.loaded()
         for unit in self.units.values():
             unit.moving.keep()

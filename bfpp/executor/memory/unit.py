@@ -119,11 +119,11 @@ class Unit:
 
     @property
     def _counted(self) -> list[UnitState]:
-        """The states whose gradients the norm counts: what two units share, in the first one."""
+        """States whose gradients the norm counts: shared parameters in the first unit only."""
         return [self.state] if self.number else self.trained
 
     def _of_the_first_unit(self, name: str, device: torch.device, region: Region) -> Tensor:
-        """The first values of what the first unit shares: its layer is made here, too."""
+        """Initial values of parameters that the first unit shares: its layer is made here, too."""
         number, path = named(name)
         layer = divide(self.plan.build([number])[number].to(device), region)
         return layer.get_parameter(path).detach()

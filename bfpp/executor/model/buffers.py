@@ -86,11 +86,11 @@ class MovingBuffers:
             place.put(value)
 
     def copied(self) -> list[Tensor]:
-        """Copies of what they are now."""
+        """Copies of the current values."""
         return [value.detach().clone() for value in self.values]
 
     def before(self) -> Replaced:
-        """Compute again with what they are now, as often as need be."""
+        """Compute again with the current values, as often as need be."""
         return Replaced(self, self.copied())
 
     def write(self, values: Sequence[Tensor]) -> None:
@@ -99,7 +99,7 @@ class MovingBuffers:
             place.value.detach().copy_(value)
 
     def settle_in(self, tensors: Sequence[Tensor]) -> None:
-        """Let what they are now be in these tensors, in which a captured step expects them."""
+        """Move the current values into these tensors, where a captured step expects them."""
         for place, tensor in zip(self.places, tensors, strict=True):
             if place.value is not tensor:
                 tensor.detach().copy_(place.value)
@@ -110,7 +110,7 @@ class MovingBuffers:
         self.kept = self.copied()
 
     def settle(self, is_bad: Tensor) -> None:
-        """Take back what a step changed, if it is left out; and keep what there is then."""
+        """Undo a step's changes if it is skipped; and keep the values of then."""
         self.write(
             [
                 torch.where(is_bad.to(value.device) > 0, before, value)
@@ -136,7 +136,7 @@ class MovingBuffers:
 
 
 class Replaced:
-    """A time in which layers compute with copies of some values; what passes change is lost."""
+    """A context in which layers compute with copies of some values; changes to them are lost."""
 
     def __init__(self, buffers: MovingBuffers, values: Sequence[Tensor]) -> None:
         self.buffers, self.values = buffers, values

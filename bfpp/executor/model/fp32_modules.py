@@ -29,7 +29,7 @@ def islands_of(module: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
 
 
 def surround(island: nn.Module, dtype: torch.dtype) -> None:
-    """Convert what goes into an island and what comes out of it; around it is this precision."""
+    """Cast the inputs and outputs of a float32 module; around it is this precision."""
     if dtype.itemsize < torch.float32.itemsize:
         island.register_forward_pre_hook(partial(_widen, dtype), with_kwargs=True)
         island.register_forward_hook(partial(_narrow, dtype))

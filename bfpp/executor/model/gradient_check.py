@@ -2,7 +2,7 @@
 
 A loss with parameters, or a layer that uses a tensor which it did not register,
 would get gradients that no optimizer ever sees. What can be seen of the loss is
-refused before training. All else is found once, before a stage's first backward
+refused before training. All else is checked once, before a stage's first backward
 pass: autograd's record of it is followed to its leaves.
 """
 
@@ -96,7 +96,7 @@ def _name(leaf: Tensor, known: Mapping[str, object]) -> str:
 
 
 def _inside(value: object, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that something refers to, by name: parameters, attributes, what a function caught."""
+    """Tensors that an object refers to, by name: parameters, attributes, closure variables."""
     if isinstance(value, Tensor):
         yield name, value
     if isinstance(value, nn.Module):

@@ -136,9 +136,9 @@ def _named(given: str, model: Model) -> list[int]:
     names = [name for stage in stages for name in stage]
     for name, layer in zip_longest(names, model.names):
         if name != layer:
-            found = f"has {name}" if name else "ends"
+            defect = f"has {name}" if name else "ends"
             due = f"the model's next part is {layer}" if layer else "the model ends"
-            raise InvalidConfiguration("cut", f"{found} where {due}")
+            raise InvalidConfiguration("cut", f"{defect} where {due}")
     return list(map(len, stages))
 
 
@@ -216,7 +216,7 @@ def make(layer: Layer, number: int) -> nn.Module:
 
 
 def copy(module: nn.Module, name: str, copied: dict[int, Any]) -> nn.Module:
-    """A copy of a layer, by its name in messages; what was `copied` before is not copied again."""
+    """A copy of a layer, by its name in messages; modules `copied` before are not copied again."""
     try:
         return deepcopy(module, copied)
     except Exception as error:  # whatever a user's module raises

@@ -31,7 +31,7 @@ META = torch.device("meta")
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a part, at a line of the network: what it was given, and what it returned."""
+    """One call of a part, at a line of the network: its inputs and its outputs."""
 
     name: str
     given: tuple[Any, ...]
@@ -48,7 +48,7 @@ class BufferName:
 
 
 class Given(nn.Module):
-    """A part with what else it is called with, by place or name: constants and buffers."""
+    """A part with the further arguments of its call, by place or name: constants and buffers."""
 
     def __init__(self, part: nn.Module, places: tuple[Any, ...], names: Mapping[str, Any]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def _parts(
 def _calls(
     network: nn.Module, parts: Mapping[str, nn.Module], state: Mapping[str, Tensor], value: Tree
 ) -> tuple[list[Call], Tree]:
-    """The calls of its parts, and what a network returns, on shapes alone."""
+    """The calls of its parts, and the outputs of a network, on shapes alone."""
     calls: list[Call] = []
 
     def seeing(name: str) -> Callable[..., None]:

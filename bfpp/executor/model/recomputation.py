@@ -70,7 +70,7 @@ def counted_layers(model: Model) -> range:
 def require_recomputable(
     policy: Recomputation, outlines: Mapping[int, nn.Module], random: frozenset[int]
 ) -> None:
-    """Raise `InvalidConfiguration` where a policy names no module, or what draws random numbers."""
+    """Raise `InvalidConfiguration` where a policy names no module, or one with random draws."""
     known = set()
     for number, layer in outlines.items():
         modules = {LAYER, *(getattr(each, "recomputed_as", None) for each in layer.modules())}

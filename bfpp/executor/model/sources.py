@@ -83,8 +83,8 @@ class FunctionSource:
         function = named_in("model", self.path, self.name)
         if not callable(function):
             raise InvalidConfiguration("model", f"{self.path} has no function {self.name}")
-        found: Callable[[int], object] = function
-        return found
+        factory: Callable[[int], object] = function
+        return factory
 
 
 OF_MODEL = "the model's "

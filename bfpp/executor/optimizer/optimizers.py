@@ -26,7 +26,7 @@ VECTORS = "vectors"
 """Stands for all parameters with fewer than two dimensions: norms and biases."""
 
 TRIED = 64
-"""Elements of a parameter that is updated to see what an optimizer keeps for each."""
+"""Elements of a parameter that is updated to measure an optimizer's state per element."""
 
 FUSED = ("adam", "adamw")
 """Optimizers of torch that leave a step out, and do not count it, without asking the host."""

@@ -102,7 +102,7 @@ class Updates:
             yield from parts
 
     def _make(self) -> None:
-        """Let torch make what is kept, if it has not yet."""
+        """Let torch make its optimizer states, if it has not yet."""
         if self.is_made:
             return
         weights = [part.weights.detach().clone() for part in self._all()]

@@ -217,7 +217,7 @@ class Plan(Ranks):
         return build(self.model, layers, self.seed, self.traced.kept)
 
     def compute_in(self, layer: nn.Module) -> nn.Module:
-        """A layer that computes in this precision, but for what keeps float32."""
+        """A layer that computes in this precision, except for its float32 modules."""
         return compute_in(layer, self.dtype, self.keeps_float32)
 
     @uncompiled()

@@ -36,7 +36,7 @@ def is_joined() -> bool:
 
 
 def prepare(interface: str | None = None) -> None:
-    """Set what is missing, in a process that joins others; to be called before CUDA starts.
+    """Set missing variables in a process that joins others; to be called before CUDA starts.
 
     Raises `InvalidConfiguration` for an interface that this machine does not have.
     """

@@ -35,7 +35,7 @@ def interfaces() -> list[str]:
 
 
 def interface_to(host: str) -> str | None:
-    """The interface on the route to a host, if it can be found."""
+    """The interface on the route to a host, if there is one."""
     if sys.platform != "linux":
         return None
     names = {address: name for name, address, _ in _addresses()}

@@ -79,7 +79,7 @@ class SealedStore(Store):
         return self._opened(key, self.below.get(key))
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Write a value if there is none, and return what there is; of others, there is none."""
+        """Write a value if there is none of this run's, and return the stored one."""
         assert not expected  # noqa: S101  one that is there could not be compared
         value = self._seal(key, desired)
         try:
@@ -129,7 +129,7 @@ def unsealed(store: Store) -> Store:
     return below.below if isinstance(below, SealedStore) else store
 
 
-def found(store: Store, key: str) -> bytes | None:
+def peek(store: Store, key: str) -> bytes | None:
     """The value of a key, unless there is none of this run's; does not wait."""
     try:
         return store.get(key) if store.check([key]) else None

@@ -156,7 +156,7 @@ class LogLines:
         self._last = -math.inf
 
     def __call__(self, message: Message) -> None:
-        """Print what is due."""
+        """Print the lines that are due."""
         event = message.get("event")
         if event == "begin":
             self._steps = message["steps"]
@@ -182,7 +182,7 @@ class LogLines:
 
 
 class LastWords:
-    """The warnings of a run: at its beginning, for skipped steps, and what was done if it fails."""
+    """The warnings of a run: at its beginning, for skipped steps, and after a failure."""
 
     def __init__(self, say: Say = say) -> None:
         self._say = say
@@ -190,7 +190,7 @@ class LastWords:
         self._saved = ""
 
     def __call__(self, message: Message) -> None:
-        """Print what a user must see whatever else is shown."""
+        """Print a line that a user must see in every mode."""
         event = message.get("event")
         if event == "begin":
             for warning in message["warnings"]:

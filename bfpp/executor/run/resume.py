@@ -59,7 +59,7 @@ def _processes(job: Job, directory: Path) -> Processes:
 
 @contextmanager
 def held(job: Job, context: ProcessContext) -> Iterator[list[str]]:
-    """Holds the directory for as long as a run may save there; what is to be said of that.
+    """Hold the directory while a run may save there; gives a remark on it, if any.
 
     Process 0 does, for all. Raises `CheckpointError` in all processes where the
     directory cannot be held, or cannot be saved to.

@@ -69,14 +69,14 @@ class Saver:
                 self.complete.append(write())
 
     def news(self) -> list[SavedCheckpoint]:
-        """The saves completed since the last call; raises what went wrong."""
+        """The saves completed since the last call; raises a save's error."""
         if self.under_way and not self.under_way.is_alive():
             self.finish()
         complete, self.complete = self.complete, []
         return complete
 
     def finish(self) -> None:
-        """Wait for what is being written."""
+        """Wait for saves in progress."""
         if self.under_way:
             with self.context.watch.during(slow(self.context, "finishing a checkpoint")):
                 self.complete.append(self.under_way.result())

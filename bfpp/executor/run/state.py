@@ -23,7 +23,7 @@ Others have torch's name.
 """
 
 StateParts = tuple[Unit, str, list[ParameterPart]]
-"""Pieces of a unit's state, and what follows the parameters' names."""
+"""A unit, the suffix to its parameters' names, and the pieces of that state."""
 
 
 def pieces_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
@@ -107,7 +107,7 @@ def _scales(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
 
 
 def whole(parts: Sequence[Mapping[str, TensorPieces]]) -> dict[str, Tensor]:
-    """All parameters, each flat, from what all processes hold."""
+    """All parameters, each flat, from the pieces of all processes."""
     parameters: dict[str, Tensor] = {}
     for part in parts:
         for name, held in part.items():

@@ -43,7 +43,7 @@ It is uniform, relative to a mantissa whose logarithm is: sqrt(1 / 3 x 3 / (8 ln
 """
 
 MARGIN = 2.0
-"""Factor on what normally distributed gradients give: others have more near zero."""
+"""Factor on the bound for normally distributed gradients: others have more near zero."""
 
 UNDETERMINED = 0.005
 """Share of weights whose gradient is nothing but rounding.

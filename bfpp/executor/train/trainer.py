@@ -265,7 +265,7 @@ class Trainer:
 
 
 def agreed(own: Finding | None) -> Finding | None:
-    """The agreed report of numbers that processes found not to be finite."""
+    """The agreed report of numbers that are not finite on some process."""
     if not dist.is_initialized():
         return own
     findings: list[Finding | None] = [None] * dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Report a training run to the watch: the workers here, and what each task waits for."""
+"""Report a training run to the watch: the workers here, and the peers of each task."""
 
 from __future__ import annotations
 

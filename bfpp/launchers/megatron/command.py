@@ -1,4 +1,4 @@
-"""The command that trains an experiment with Megatron-LM.
+"""Write an experiment as the command that trains it with Megatron-LM.
 
 Flags that would only repeat a default are left out. Data, tokenizer and learning rate are no part
 of an experiment.
@@ -33,7 +33,7 @@ PROGRAM, PROGRAM_OF_BERT = "pretrain_gpt.py", "pretrain_bert.py"
 
 
 def command(launch: Launch) -> FrameworkConfig:
-    """The command, a flag a line, and what it cannot express."""
+    """The command, a flag a line, and the values that it cannot express."""
     devices, node = launch.devices, launch.node
     nodes = -(-devices // node)
     program = ["torchrun", f"--nnodes={nodes}", f"--nproc-per-node={min(devices, node)}"]

@@ -91,17 +91,17 @@ def precision_of(given: Arguments) -> Values:
     fp8, fp4, recipe = given["--fp8-format"], given["--fp4-format"], given["--fp8-recipe"]
     gathers = given["--fp8-param-gather"] or given["--fp4-param-gather"]
     _ = given["--fp4-recipe"]
-    found: Values = {"precision": Precision(mixed[0] if mixed else "fp32")}
+    values: Values = {"precision": Precision(mixed[0] if mixed else "fp32")}
     if fp4:
-        found["precision"] = Precision.NVFP4
+        values["precision"] = Precision.NVFP4
     elif fp8:
         recipes = {theirs: ours for ours, theirs in RECIPES.items()}
         if recipe not in recipes:
             given.replace("--fp8-recipe", f"{recipe}: one scale a tensor (tensorwise) is predicted")
-        found["precision"] = recipes.get(recipe, Precision.FP8_CURRENT)
+        values["precision"] = recipes.get(recipe, Precision.FP8_CURRENT)
     if gathers and (fp8 or fp4):
-        found["quantised_weights"] = True
-    return found | _rule(given) | _states(given, found["precision"])
+        values["quantised_weights"] = True
+    return values | _rule(given) | _states(given, values["precision"])
 
 
 def _rule(given: Arguments) -> Values:
@@ -127,12 +127,12 @@ def _states(given: Arguments, precision: Precision) -> Values:
     )
     if not precision.is_mixed:
         return {}
-    found = {name: kind for name, kind in said.items() if aware and kind != FULL}
+    states = {name: kind for name, kind in said.items() if aware and kind != FULL}
     if aware and second != said["moments"]:
         given.replace("--exp-avg-sq-dtype", f"{second}: both moments in {said['moments']}")
     if narrow or (precision is Precision.FP16 and not whole):
-        found["main_gradients"] = "bf16"
-    return dict(found)
+        states["main_gradients"] = "bf16"
+    return dict(states)
 
 
 def compute_of(given: Arguments, model: Transformer) -> Values:
@@ -140,12 +140,12 @@ def compute_of(given: Arguments, model: Transformer) -> Values:
     backend, local = given["--attention-backend"], given["--transformer-impl"] == "local"
     flash = given["--use-flash-attn"]
     unfused = backend in UNFUSED or (local and not flash and backend == "auto")
-    found: Values = {
+    values: Values = {
         "recompute": _recompute(given, model),
         "attention": Attention.UNFUSED if unfused else Attention.FUSED,
         "cuda_graphs": _has_graphs(given),
     }
-    return found | _offload(given)
+    return values | _offload(given)
 
 
 def _has_graphs(given: Arguments) -> bool:

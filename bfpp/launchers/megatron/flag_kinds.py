@@ -14,12 +14,12 @@ from bfpp.launchers.arguments import COUNT, LIST, NUMBER, SWITCH, TEXT, Flag, Va
 
 def _row(kind: ValueKind, names: str) -> dict[str, Flag]:
     """Flags of a kind: `name=default`, or a name alone."""
-    found = {}
+    flags = {}
     for word in names.split():
         name, mark, default = word.partition("=")
         usual = kind.read((default,)) if mark else False if kind is SWITCH else None
-        found[f"--{name}"] = Flag(kind, usual)
-    return found
+        flags[f"--{name}"] = Flag(kind, usual)
+    return flags
 
 
 MODEL = {

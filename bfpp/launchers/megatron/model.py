@@ -121,7 +121,7 @@ def groups_of_token(experts: Experts) -> int | None:
 
 
 CLAMPED = "7.0"
-"""The bound of what enters the activation, in the one model that has one (GPT-OSS)."""
+"""The bound of the activation's input, in the one model that has one (GPT-OSS)."""
 
 
 def model_of(given: Arguments, name: str) -> Transformer:
@@ -216,15 +216,15 @@ def _global_every(given: Arguments) -> int | None:
 
 def pattern_of(given: Arguments, name: str) -> list[int]:
     """The ones and zeros of a pattern such as `([0]*3+[1]*11)`, one a layer."""
-    found: list[int] = []
+    pattern: list[int] = []
     text = "".join(given[name].split()).removeprefix("(").removesuffix(")")
     for part in text.split("+"):
         match = _REPEATED.fullmatch(part)
         digits = re.findall("[01]", match[1]) if match else []
-        if not match or len(found) + len(digits) * int(match[2] or 1) > MOST_LAYERS:
+        if not match or len(pattern) + len(digits) * int(match[2] or 1) > MOST_LAYERS:
             given.refuse(name, f"is no pattern such as ([0]*3+[1]*11): {given.shown(name)!r}")
-        found += [int(each) for each in digits] * int(match[2] or 1)
-    return found
+        pattern += [int(each) for each in digits] * int(match[2] or 1)
+    return pattern
 
 
 def _with_latents(given: Arguments, model: Transformer) -> Transformer:

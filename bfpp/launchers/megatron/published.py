@@ -1,4 +1,4 @@
-"""Further flags of published models: what no prediction depends on, and no experiment holds.
+"""Further flags of published models, on which no prediction depends.
 
 They are those of the models' `config.json` at huggingface.co, in Megatron-LM's words; a flag that
 would repeat a default is left out.
@@ -42,6 +42,6 @@ FURTHER = {
 
 
 def further_flags(launch: Launch) -> Flags:
-    """Flags of the model that say what an experiment does not."""
+    """Flags of the model beyond those of an experiment."""
     given, _ = settings_of(FURTHER.get(launch.transformer.name, "").split())
     return {name: words or True for name, words in given.items()}

@@ -1,4 +1,4 @@
-"""The experiment that flags of Megatron-LM mean."""
+"""Read flags of Megatron-LM as an experiment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = {
     "--heterogeneous-layers-config-path": "layers of different sizes are not modelled",
     "--skip-train": "trains nothing",
 }
-"""Flags of what no experiment is."""
+"""Flags of features that no experiment has."""
 
 
 def arguments_of(source: str, given: Mapping[str, Words]) -> Arguments:
@@ -95,9 +95,9 @@ def _dispatch_of(given: Arguments, model: Transformer) -> Values:
     flags["shared_overlap"] &= not flags["microbatch_overlap"]  # of which it is part
     if model.experts is None:
         return {}
-    found: Values = {name: True for name, is_on in flags.items() if is_on}
+    values: Values = {name: True for name, is_on in flags.items() if is_on}
     if kind == "flex" or deepep:
-        found["dispatch"] = "deduplicated"
+        values["dispatch"] = "deduplicated"
     elif kind != "alltoall":
         name = "--moe-token-dispatcher-type"
         given.replace(name, f"{kind}: an all-to-all is predicted")
@@ -106,8 +106,8 @@ def _dispatch_of(given: Arguments, model: Transformer) -> Values:
     if not grouped:
         given.replace("--moe-grouped-gemm", "not given: grouped GEMMs are predicted all the same")
     if capacity:
-        found["capacity_factor"] = capacity
+        values["capacity_factor"] = capacity
         if not padded:
             reason = "not given: experts are predicted to be padded to their capacity"
             given.replace("--moe-pad-expert-input-to-capacity", reason)
-    return found
+    return values

@@ -45,7 +45,7 @@ PRECISIONS = (
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""Letters of a pipeline's layout, by the names of what stages have."""
+"""Letters of a pipeline's layout, by the names of a stage's modules."""
 
 LEFT_OUT = ("env-vars", "tokenizer", "checkpoint", "logger", "scheduler", "validation", "rng",
              "profiling", "dist", "peft", "inprocess-restart", "straggler", "nvrx-straggler",
@@ -59,8 +59,8 @@ _GPUS = re.compile(r"_([0-9]{1,5})gpus?_")
 
 def gpus_of(name: str) -> int | None:
     """The number of GPUs in a recipe's name."""
-    found = _GPUS.search(name)
-    return int(found[1]) if found else None
+    match = _GPUS.search(name)
+    return int(match[1]) if match else None
 
 
 def cluster_of(path: str, name: str) -> str | None:
@@ -71,23 +71,23 @@ def cluster_of(path: str, name: str) -> str | None:
 
 def flags_of(config: Node) -> dict[str, Words]:
     """The settings of a recipe as flags, later ones of the same name over earlier ones."""
-    found: dict[str, Words] = {}
+    flags: dict[str, Words] = {}
     for section, value in _ordered(config):
         name = section.replace("_", "-")
         if section == "mixed_precision":
-            found |= _precision(value)
+            flags |= _precision(value)
         elif name in LEFT_OUT:
             tokens = value.values.get("seq_length") if name == "dataset" else None
-            found = _flag("seq-length", tokens) | found if isinstance(tokens, int) else found
+            flags = _flag("seq-length", tokens) | flags if isinstance(tokens, int) else flags
         elif isinstance(value, Node):
             for key, setting in _settings(value):
                 flag = RENAMED.get(key.replace("_", "-"), key.replace("_", "-"))
-                found |= _flag(flag, setting)
+                flags |= _flag(flag, setting)
         elif not isinstance(value, ForeignCall | Unknown):
-            found |= _flag(name, value)
-    if "--num-query-groups" in found:
-        found["--group-query-attention"] = ()
-    return found
+            flags |= _flag(name, value)
+    if "--num-query-groups" in flags:
+        flags["--group-query-attention"] = ()
+    return flags
 
 
 def sections_left_out(config: Node) -> Iterator[Ignored]:
@@ -107,7 +107,7 @@ def sections_left_out(config: Node) -> Iterator[Ignored]:
 
 
 def _ordered(config: Node) -> Iterator[tuple[str, Any]]:
-    """The sections; the precision last, which sets what others leave."""
+    """The sections; the precision last, which sets values that the others leave open."""
     yield from sorted(config.values.items(), key=lambda each: each[0] == "mixed_precision")
 
 
@@ -151,7 +151,7 @@ def _words(value: Any) -> Words:
 
 
 def layout_of(stages: Sequence[Any]) -> str:
-    """Megatron-LM's text for a list with the names of what each stage has."""
+    """Megatron-LM's text for a list with the names of each stage's modules."""
     return "|".join(
         "".join(LETTERS.get(str(part), "?") for part in stage) if isinstance(stage, list) else "?"
         for stage in stages
@@ -198,9 +198,9 @@ def model_of_recipe(source: str, config: Node) -> Transformer | None:
         )
     texts = [each for each in origin.arguments if isinstance(each, str)]
     named = texts[0] if texts else origin.name
-    if (found := published_model(named)) is None:
+    if (published := published_model(named)) is None:
         raise InvalidConfiguration(FIELD, f"{source}: the sizes of {named} are not known")
-    return found
+    return published
 
 
 def adjusted(given: Arguments, model: Transformer) -> Transformer:

@@ -29,7 +29,7 @@ STRATEGIES = {
     "optim_grads": Sharding.PARTIAL,
     "optim_grads_params": Sharding.FULL,
 }
-"""What Megatron-FSDP shards."""
+"""Sharding strategies of Megatron-FSDP."""
 
 
 def group_flags(launch: Launch) -> Flags:
@@ -172,12 +172,12 @@ def stages_from(given: Arguments, model: Transformer, values: Values) -> Values:
     group = given["--microbatch-group-size-per-virtual-pipeline-stage"]
     if pp == 1:
         return {"schedule": "1f1b"}
-    found: Values = {"cut": text} if text else _uneven(given, model, pp, loops)
+    division: Values = {"cut": text} if text else _uneven(given, model, pp, loops)
     if loops == 1:  # Megatron-LM overlaps P2P in interleaved 1F1B only
-        return {"schedule": "1f1b", "pp_overlap": False} | found
+        return {"schedule": "1f1b", "pp_overlap": False} | division
     if group is not None and group != pp:
-        found["sequence"] = group
-    return {"schedule": "depth-first", "loops": loops, "pp_overlap": overlaps} | found
+        division["sequence"] = group
+    return {"schedule": "depth-first", "loops": loops, "pp_overlap": overlaps} | division
 
 
 def _loops(given: Arguments, model: Transformer, pp: int) -> int:
@@ -238,15 +238,15 @@ def replicas_of(given: Arguments, values: Values) -> Values:
         given["--overlap-grad-reduce"],
     )
     gathers = given["--overlap-param-gather"]
-    found: Values = {"sharding": sharding, "clipping": given["--clip-grad"] > 0}
+    replicas: Values = {"sharding": sharding, "clipping": given["--clip-grad"] > 0}
     _ = given["--ckpt-format"]
     if sharding is not Sharding.NONE and instances > 1:
-        found["dp_replicate"] = instances
-    found["dp_overlap"] = overlaps
+        replicas["dp_replicate"] = instances
+    replicas["dp_overlap"] = overlaps
     if values["dp"] * values["cp"] > 1 and sharding is Sharding.PARTIAL and overlaps > gathers:
         reason = "not given: the all-gather of weights is predicted to overlap, too"
         given.replace("--overlap-param-gather", reason)
-    return found
+    return replicas
 
 
 def _sharding(given: Arguments) -> Sharding:

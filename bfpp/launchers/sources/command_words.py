@@ -67,16 +67,16 @@ def _program_at(words: Sequence[str]) -> int | None:
 
 def settings_of(words: Sequence[str]) -> tuple[dict[str, Words], list[str]]:
     """The flags with their values, the last of each name; and words before any flag."""
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     others: list[str] = []
     values = others
     for word in words:
         if _FLAG.match(word) and " " not in word.partition("=")[0]:
             name, mark, value = word.partition("=")
-            found[name] = values = [value] if mark else []
+            settings[name] = values = [value] if mark else []
         else:
             values.append(word)
-    return {name: tuple(values) for name, values in found.items()}, others
+    return {name: tuple(values) for name, values in settings.items()}, others
 
 
 def batch_gpus(words: Sequence[str]) -> int | None:

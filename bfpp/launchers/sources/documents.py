@@ -46,13 +46,13 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
     if _depth(text) > DEEPEST:  # takes the parser a square of it
         raise InvalidConfiguration(FIELD, f"{path} is nested too deeply: no launch file")
     try:
-        found = yaml.load(text, yaml.BaseLoader)  # noqa: S506  (makes texts, lists and tables)
+        table = yaml.load(text, yaml.BaseLoader)  # noqa: S506  (makes texts, lists and tables)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise InvalidConfiguration(FIELD, f"{path} is not YAML: {reason}") from None
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise InvalidConfiguration(FIELD, f"{path} holds no table of settings")
-    return found
+    return table
 
 
 def _depth(text: str) -> int:
@@ -63,10 +63,10 @@ def _depth(text: str) -> int:
 
 def leaves(path: str, table: Mapping[str, Any]) -> dict[str, Words]:
     """The settings of nested tables by dotted name; an alias of YAML is a table like others."""
-    found = dict(islice(_leaves(table, ()), MOST_LEAVES + 1))
-    if len(found) > MOST_LEAVES:
+    settings = dict(islice(_leaves(table, ()), MOST_LEAVES + 1))
+    if len(settings) > MOST_LEAVES:
         raise InvalidConfiguration(FIELD, f"{path} has more than {MOST_LEAVES:,} settings")
-    return found
+    return settings
 
 
 def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Words]]:

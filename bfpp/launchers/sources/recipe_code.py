@@ -152,8 +152,8 @@ class Reading:
         evaluate = EXPRESSIONS.get(type(node))
         if evaluate is None:
             return Unknown(ast.unparse(node)[:80])
-        found = evaluate(self, node, known, module, depth)
-        return Unknown(ast.unparse(node)[:80]) if found is NOTHING else found
+        value = evaluate(self, node, known, module, depth)
+        return Unknown(ast.unparse(node)[:80]) if value is NOTHING else value
 
     def named(self, name: str, module: Module) -> Any:
         """The value of a constant of a module, or `NOTHING`."""
@@ -275,11 +275,11 @@ def filled(path: str, name: str) -> tuple[Node, list[tuple[int, str]]]:
         if name not in reading.main.functions:
             known = ", ".join(each for each in reading.main.functions if not each.startswith("_"))
             raise InvalidConfiguration(FIELD, f"{path} has no function {name}; it has {known}")
-        found = reading.called(reading.main, name, (), {})
+        config = reading.called(reading.main, name, (), {})
     except _Raised:
         raise InvalidConfiguration(FIELD, f"{path}: {name} raises an error") from None
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
-    if not isinstance(found, Node):
+    if not isinstance(config, Node):
         raise InvalidConfiguration(FIELD, f"{path}: {name} returns no configuration that is plain")
-    return found, reading.left_out
+    return config, reading.left_out

@@ -81,8 +81,8 @@ def _attribute(reading: CodeReader, node: Any, known: Known, module: Any, depth:
 
 
 def _list(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
-    found = [reading.value(each, known, module, depth) for each in node.elts]
-    return tuple(found) if isinstance(node, ast.Tuple) else found
+    elements = [reading.value(each, known, module, depth) for each in node.elts]
+    return tuple(elements) if isinstance(node, ast.Tuple) else elements
 
 
 def _comprehension(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
@@ -100,15 +100,15 @@ def _is_list(value: Any) -> bool:
 
 
 def _dict(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
-    found = {}
+    items = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             continue
         known_key = reading.value(key, known, module, depth)
         if isinstance(known_key, str | int | tuple):
             with suppress(TypeError):  # a tuple that holds a list is no key
-                found[known_key] = reading.value(value, known, module, depth)
-    return found
+                items[known_key] = reading.value(value, known, module, depth)
+    return items
 
 
 def _binary(reading: CodeReader, node: Any, known: Known, module: Any, depth: int) -> Any:
@@ -212,12 +212,12 @@ def _call(reading: CodeReader, node: Any, known: Known, module: Any, depth: int)
     }
     name = ast.unparse(node.func)
     if name == "getattr" and len(arguments) >= 2 and isinstance(arguments[0], Node):
-        found = arguments[0].values.get(str(arguments[1]))
-        return arguments[2] if found is None and len(arguments) > 2 else found
+        result = arguments[0].values.get(str(arguments[1]))
+        return arguments[2] if result is None and len(arguments) > 2 else result
     if name == "list" and len(arguments) == 1 and _is_list(arguments[0]):
         return list(arguments[0])
-    if (found := reading.call(name, arguments, keywords, module, depth)) is not NOTHING:
-        return found
+    if (result := reading.call(name, arguments, keywords, module, depth)) is not NOTHING:
+        return result
     if name[:1].isupper() and keywords and "." not in name:
         made = Node(name)
         made.values.update(keywords)

@@ -36,7 +36,7 @@ class Command(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A script's commands in order, its variables at the end, and what was left out, by line."""
+    """A script's commands in order, its variables at the end, and omitted parts, by line."""
 
     commands: tuple[Command, ...]
     variables: dict[str, Value]
@@ -108,8 +108,8 @@ class _Reader:
         return holds
 
     def _fields(self, token: Token, *, whole: bool = False) -> list[str]:
-        found = expand(token.text, self.variables)
-        return (found or [""]) if whole else found
+        fields = expand(token.text, self.variables)
+        return (fields or [""]) if whole else fields
 
     def _run(self, statement: list[Token]) -> None:
         """Assign variables, or note a command."""
@@ -178,17 +178,17 @@ def read_script(path: str, text: str) -> Script:
 
 
 def _statements(text: str) -> Iterator[list[Token]]:
-    """The statements of a script: what is between line ends and semicolons."""
-    found: list[Token] = []
+    """The statements of a script, split at line ends and semicolons."""
+    statement: list[Token] = []
     for token in tokens(text):
         if not token.is_word and token.text in (END, ";", ";;"):
-            if found and not (found[-1].text in ("&&", "||", "|") and token.text == END):
-                yield found
-                found = []
+            if statement and not (statement[-1].text in ("&&", "||", "|") and token.text == END):
+                yield statement
+                statement = []
         else:
-            found.append(token)
-    if found:
-        yield found
+            statement.append(token)
+    if statement:
+        yield statement
 
 
 def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
@@ -257,7 +257,7 @@ def _without_redirections(part: Sequence[Token]) -> Iterator[Token]:
 
 
 def _tested(words: Sequence[str]) -> bool | None:
-    """The result of `[ ... ]` or `[[ ... ]]`; None where it depends on what runs."""
+    """The result of `[ ... ]` or `[[ ... ]]`; None where it depends on a command that runs."""
     if words[:1] not in (["["], ["[["]) or len(words) < 3:
         return None
     inside = [word for word in words[1:-1] if word not in ("(", ")")]

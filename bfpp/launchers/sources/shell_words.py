@@ -1,4 +1,4 @@
-"""Words of a shell script, and what they expand to; nothing is executed.
+"""Words of a shell script and their expansion; nothing is executed.
 
 What only the running shell knows stays as it is written: variables that the script does not set,
 `$1`, and the output of commands, `$(...)`.
@@ -85,17 +85,17 @@ def _word(text: str, at: int, line: int) -> tuple[Token, int]:
 
 def _elements(text: str, at: int) -> tuple[tuple[str, ...], int]:
     """The words of an array up to its closing bracket, and where it ends."""
-    found: list[str] = []
+    words: list[str] = []
     while at < len(text):
         if text[at] == CLOSE:
-            return tuple(found), at + 1
+            return tuple(words), at + 1
         if text[at].isspace():
             at += 1
         elif text[at] == "#":
             at = _end_of_line(text, at)
         else:
             end = max(_end_of_word(text, at), at + 1)
-            found.append(text[at:end])
+            words.append(text[at:end])
             at = end
     raise UnclosedQuote("a bracket is not closed")
 
@@ -164,7 +164,7 @@ def _after_brackets(text: str, at: int) -> int:
 
 
 class _Fields:
-    """The fields that a word expands to, while they are found."""
+    """The fields that a word expands to, as they are collected."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -176,7 +176,7 @@ class _Fields:
         self._count(len(text))
 
     def add_words(self, words: Sequence[str]) -> None:
-        """Words of which the first goes on with what is before, and the last with what follows."""
+        """Words of which the first continues the text before, and the last the text after."""
         for number, word in enumerate(words):
             if number:
                 self.end()

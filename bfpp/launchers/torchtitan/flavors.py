@@ -38,12 +38,12 @@ def model_named(given: Arguments) -> Transformer:
     module, config = given["launch.module"], given["launch.config"]
     name, flavor = given["model.name"], given["model.flavor"]
     if config:
-        found = _configured(given, module or "", config)
+        model = _configured(given, module or "", config)
     elif name and flavor:
-        found = _known(given, FLAVORS.get((name, flavor)), f"{name} {flavor}")
+        model = _known(given, FLAVORS.get((name, flavor)), f"{name} {flavor}")
     else:
         raise InvalidConfiguration(FIELD, f"{given.source}: names no model: name and flavor")
-    return replace(found, sequence=tokens, prediction_modules=0)
+    return replace(model, sequence=tokens, prediction_modules=0)
 
 
 def _configured(given: Arguments, module: str, config: str) -> Transformer:
@@ -51,24 +51,24 @@ def _configured(given: Arguments, module: str, config: str) -> Transformer:
     for (name, flavor), published in FLAVORS.items():
         plain = f"{name}_{flavor}".lower().replace(".", "_").replace("-", "_")
         if module.endswith(name) and config.lower().startswith(plain):
-            found = _known(given, published, config)
+            model = _known(given, published, config)
             break
     else:
-        found = _known(given, OF_MODULE.get(config), f"{module} {config}")
+        model = _known(given, OF_MODULE.get(config), f"{module} {config}")
     given.replace(
         "launch.config",
         f"{config}: its model; settings that are not given with it have torchtitan's defaults",
     )
-    return found
+    return model
 
 
 def _known(given: Arguments, published: str | None, name: str) -> Transformer:
-    found = published and published_model(published)
-    if not found:
+    model = published and published_model(published)
+    if not model:
         known = ", ".join(" ".join(each) for each in FLAVORS)
         reason = f"{given.source}: the sizes of {name} are not known; those of {known} are"
         raise InvalidConfiguration(FIELD, reason)
-    return found
+    return model
 
 
 def flavor_of(model: Transformer) -> tuple[str, str] | None:

@@ -35,7 +35,7 @@ Values = dict[str, Any]
 IMPLEMENTATION = "torchtitan"
 
 LEFTOVER = -1
-"""The degree of what ranks are left, and the size of a batch that others decide."""
+"""The degree that takes all remaining ranks, and the batch size that other values decide."""
 
 
 def _integer(words: Words) -> int | None:
@@ -49,12 +49,12 @@ RAW = ValueKind("a list", lambda words: words)
 
 
 def _rows(section: str, kind: ValueKind, names: str) -> dict[str, Flag]:
-    found = {}
+    flags = {}
     for word in names.split():
         name, mark, default = word.partition("=")
         usual = kind.read((default,)) if mark else False if kind is SWITCH else None
-        found[f"{section}.{name}"] = Flag(kind, usual)
-    return found
+        flags[f"{section}.{name}"] = Flag(kind, usual)
+    return flags
 
 
 FLAGS: Mapping[str, Flag] = {
@@ -213,18 +213,18 @@ def _stages(given: Arguments, model: Transformer, pp: int) -> Values:
         given.replace("parallelism.pipeline_parallel_schedule", reason)
     looped = find_schedule(name).looped
     stages = -(-(model.layers + sum(ends)) // each) if each else 2 * pp
-    found: Values = {"schedule": name}
+    values: Values = {"schedule": name}
     if parts:
-        found["cut"] = _cut(parts)
-        stages = stages_of(found["cut"]) or stages
+        values["cut"] = _cut(parts)
+        stages = stages_of(values["cut"]) or stages
     elif ends == [1, 1]:
-        found["cut"] = "fewer-at-ends"
+        values["cut"] = "fewer-at-ends"
     elif ends != [0, 0]:
         name = "parallelism.pipeline_parallel_first_stage_less_layers"
         given.replace(name, "layers are divided evenly")
     if looped and stages % pp:
         given.refuse("parallelism.pipeline_parallel_degree", f"{stages} stages on {pp} ranks")
-    return {**found, "loops": stages // pp} if looped and not parts else found
+    return {**values, "loops": stages // pp} if looped and not parts else values
 
 
 def _cut(parts: Words) -> str:

@@ -50,7 +50,7 @@ ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allg
 
 
 def settings(launch: Launch) -> FrameworkConfig:
-    """The tables of TOML, and what they cannot express."""
+    """The tables of TOML, and the values that they cannot express."""
     tables = {name: table(launch) for name, table in TABLES.items()}
     text = "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
@@ -63,12 +63,12 @@ def settings(launch: Launch) -> FrameworkConfig:
 def _model(launch: Launch) -> Settings:
     precision = launch.precision
     converters = {Precision.FP8_CURRENT: FLOAT8, Precision.MXFP8: MX}
-    found: Settings = {}
+    settings: Settings = {}
     if flavor := flavor_of(launch.transformer):
-        found["name"], found["flavor"] = flavor
+        settings["name"], settings["flavor"] = flavor
     if precision in converters:
-        found["converters"] = [converters[precision]]
-    return found
+        settings["converters"] = [converters[precision]]
+    return settings
 
 
 def _training(launch: Launch) -> Settings:

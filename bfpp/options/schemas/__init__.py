@@ -1,4 +1,4 @@
-"""The schemas of what commands print with `--json`: JSON Schema, draft 2020-12, one file a command.
+"""Schemas of the output with `--json`: JSON Schema, draft 2020-12, one file a command.
 
 Each key has a description, a title where it has a unit, and a place in an object that has no other
 keys. `shared.json` has what several commands print. Options are described by their own table: the
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 SHARED = "shared.json"
 
 PREDICTION = "prediction"
-"""An option of experiments; in rows of measurements, what is predicted of them."""
+"""An option of experiments; in rows of measurements, a predicted quantity."""
 
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)[/"]')
 

@@ -126,7 +126,7 @@ def _many(panels: Sequence[Curves]) -> Claim:
         "; ".join(parts),
         all(name == "1f1b" for name in fastest),
         "By memory alone: of what fits, 1F1B is the fastest where the others do not fit. That its "
-        "network costs less than overlapped transfers do is not found; why is not known, as the "
+        "network costs less than overlapped transfers do is not reproduced, nor known why, as the "
         "figure has no numbers. Where table E.1 has 1F1B as the best non-looped run (batch 128 and "
         "512), its micro-batches have 2 and 4 samples, here one.",
     )

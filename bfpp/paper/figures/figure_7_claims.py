@@ -32,7 +32,7 @@ Best = Mapping[str, Mapping[int, Outcome]]
 
 
 class Gap(NamedTuple):
-    """A printed optimum, what is predicted for it, and the best of its method found."""
+    """A printed optimum, what is predicted for it, and the best of its method."""
 
     table: str
     method: str

@@ -72,7 +72,7 @@ GROWTH = (1, 2, 4, 8, 16)
 
 
 def make(folder: Folder) -> ItemOutput:
-    """Simulate, search, extrapolate; draw what is found, and say what follows."""
+    """Simulate, search, extrapolate; draw the best, and say what follows."""
     charts = [
         *(_of_microbatches(scenario) for scenario in SCENARIOS),
         *(_of_loops(scenario) for scenario in SCENARIOS),
@@ -90,12 +90,12 @@ def make(folder: Folder) -> ItemOutput:
 
 def _series(scenario: Scenario, name: str, points: Sequence[tuple[float, int, int]]) -> Series:
     """A line through what fits; points are (x, micro-batches for each rank, loops)."""
-    found = [
+    fitting = [
         (x, value)
         for x, microbatches, loops in points
         if (value := _utilization(scenario, name, microbatches, loops)) is not None
     ]
-    return Series(SCHEDULES[name], [x for x, _ in found], [value for _, value in found])
+    return Series(SCHEDULES[name], [x for x, _ in fitting], [value for _, value in fitting])
 
 
 def _utilization(scenario: Scenario, schedule: str, microbatches: int, loops: int) -> float | None:
@@ -114,8 +114,8 @@ def _utilization(scenario: Scenario, schedule: str, microbatches: int, loops: in
         sharding=Sharding.PARTIAL,
     )
     physical = experiment.require_physical()
-    found = predict(simulate(experiment.graph(), physical), physical)
-    return None if found["missing_gb"] else 100 * found["mfu"]
+    prediction = predict(simulate(experiment.graph(), physical), physical)
+    return None if prediction["missing_gb"] else 100 * prediction["mfu"]
 
 
 def _of_microbatches(scenario: Scenario) -> Chart:
@@ -150,10 +150,10 @@ def _of_loops(scenario: Scenario) -> Chart:
 
 def _of_batches(scenario: Scenario, network: str) -> Chart:
     """Figure 7."""
-    found, series = fastest(scenario), []
+    best, series = fastest(scenario), []
     for method in METHODS:
         keys = [Key(network, method.name, batch) for batch in scenario.batches]
-        values = [(key.batch, 100 * found[key].outcome.mfu) for key in keys if key in found]
+        values = [(key.batch, 100 * best[key].outcome.mfu) for key in keys if key in best]
         series.append(Series(method.name, [x for x, _ in values], [y for _, y in values]))
     return Chart(
         f"Figure 7, {scenario.title}, {network}",
@@ -166,11 +166,11 @@ def _of_batches(scenario: Scenario, network: str) -> Chart:
 
 def _of_costs(scenario: Scenario, network: str) -> Chart:
     """Figure 8."""
-    found, series = fastest(scenario), []
+    best, series = fastest(scenario), []
     sizes = [scenario.gpus * each for each in GROWTH]
     for method in METHODS:
         keys = [Key(network, method.name, batch) for batch in scenario.batches]
-        outcomes = [found[key].outcome for key in keys if key in found]
+        outcomes = [best[key].outcome for key in keys if key in best]
         trainings = tradeoff(outcomes, sizes, scenario.critical_batch)
         series.append(
             Series(
@@ -222,11 +222,11 @@ class NextStepCase(NamedTuple):
 
 
 def _cases(scenario: Scenario) -> Iterator[NextStepCase]:
-    found = fastest(scenario)
+    best = fastest(scenario)
     for network in NETWORKS:
         for batch in scenario.batches:
-            others = rivals(found, network, batch)
-            ours = found.get(Key(network, OURS, batch))
+            others = rivals(best, network, batch)
+            ours = best.get(Key(network, OURS, batch))
             if ours and others:
                 yield NextStepCase(scenario, network, batch, ours, *others[0])
 
@@ -255,8 +255,8 @@ def _table(cases: Sequence[NextStepCase]) -> PaperTable:
     return PaperTable("Breadth-first against the fastest other method", columns, rows, notes)
 
 
-def _cells(found: Fastest) -> tuple[str, str, str]:
-    outcome = found.outcome
+def _cells(best: Fastest) -> tuple[str, str, str]:
+    outcome = best.outcome
     configuration = outcome.configuration
     degrees = configuration.degrees
     chosen = (

@@ -67,10 +67,10 @@ def _workers(explained: JobExplanation) -> Section:
 
 
 def _steps_drawn(explained: JobExplanation) -> Section:
-    found = explained.slowdowns
-    worst = int(found.replayed.argmax())
+    slowdowns = explained.slowdowns
+    worst = int(slowdowns.replayed.argmax())
     number = explained.steps[worst]
-    job, replicas = found.job, _slowest_replicas(explained)
+    job, replicas = slowdowns.job, _slowest_replicas(explained)
     drawn = (job.step == job.steps[worst]) & np.isin(job.replica, replicas)
     left_out = len(explained.table.replicas) - len(replicas)
     own = _rows(
@@ -82,7 +82,7 @@ def _steps_drawn(explained: JobExplanation) -> Section:
     )
     even = _rows(
         explained,
-        f"The same, even: {in_words(float(found.even[worst]))}",
+        f"The same, even: {in_words(float(slowdowns.even[worst]))}",
         drawn,
         job.tasks.replay(job.even_time),
         job.even_time,
@@ -103,7 +103,7 @@ def _slowest_replicas(explained: JobExplanation) -> list[int]:
 
 
 def _measured_end(explained: JobExplanation) -> Seconds:
-    """When each task ended, from the first start of its step on."""
+    """Measured end of each task, from the first start of its step on."""
     table, job = explained.table, explained.job
     first = np.full(len(table.steps), np.inf)
     np.minimum.at(first, table.step, table.start)
@@ -149,7 +149,7 @@ def _tables(explained: JobExplanation) -> list[Section]:
 
 
 def _steps(explained: JobExplanation) -> Section:
-    found = explained.slowdowns
+    slowdowns = explained.slowdowns
     differing = {each.step: each for each in explained.different_steps}
     rows = [
         (
@@ -163,7 +163,11 @@ def _steps(explained: JobExplanation) -> Section:
             else "",
         )
         for step, measured, replayed, even in zip(
-            explained.steps, found.job.measured_steps, found.replayed, found.even, strict=True
+            explained.steps,
+            slowdowns.job.measured_steps,
+            slowdowns.replayed,
+            slowdowns.even,
+            strict=True,
         )
     ]
     columns = ("step", "measured", "without gaps", "even", "slowdown", "differs")

@@ -1,4 +1,4 @@
-"""The verdict on a job in a few sentences: what it loses, to whom and when."""
+"""The verdict on a job in a few sentences: its losses, the culprits, and the times."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TITLES = {
 
 
 def verdict(explained: JobExplanation) -> Iterator[str]:
-    """Sentences on the job: what it loses, to whom, when, and what was not measured."""
-    table, found = explained.table, explained.slowdowns
-    measured, replayed = found.job.measured_steps.mean(), found.replayed.mean()
+    """Sentences on the job: its losses, the culprits, the times, and missing measurements."""
+    table, slowdowns = explained.table, explained.slowdowns
+    measured, replayed = slowdowns.job.measured_steps.mean(), slowdowns.replayed.mean()
     if explained.slowdown is None or not measured:
         yield "Its operations take no time: there is nothing to explain."
         return
@@ -40,7 +40,7 @@ def verdict(explained: JobExplanation) -> Iterator[str]:
         f"{counted(len(explained.steps), 'step')} of {counted(len(table.replicas), 'replica')} x "
         f"{counted(len(table.ranks), 'pipeline rank')}: {in_words(measured)} measured, "
         f"{in_words(replayed)} without the gaps between operations "
-        f"({replayed / measured - 1:+.1%}), {in_words(found.even.mean())} if all were even."
+        f"({replayed / measured - 1:+.1%}), {in_words(slowdowns.even.mean())} if all were even."
     )
     yield (
         f"Slowdown S = {explained.slowdown:.3f}: unevenness takes "
@@ -57,8 +57,8 @@ def verdict(explained: JobExplanation) -> Iterator[str]:
 
 
 def _blamed(explained: JobExplanation) -> Iterator[str]:
-    found, by = explained.slowdowns, explained.by
-    last, worst = found.last_stage_share, found.worst_workers_share
+    slowdowns, by = explained.slowdowns, explained.by
+    last, worst = slowdowns.last_stage_share, slowdowns.worst_workers_share
     [stage, *_], [operation, *_] = by["stage"], by["operation"]
     if last is not None and last > EXPLAINS and stage == str(len(explained.table.ranks) - 1):
         yield (
@@ -67,10 +67,10 @@ def _blamed(explained: JobExplanation) -> Iterator[str]:
             "(the output layer is its own), it would be nearer to the others."
         )
     elif worst is not None and worst > EXPLAINS:
-        names = ", ".join(f"{replica}/{rank}" for replica, rank in found.worst_workers[:SHOWN])
-        is_one = len(found.worst_workers) == 1
+        names = ", ".join(f"{replica}/{rank}" for replica, rank in slowdowns.worst_workers[:SHOWN])
+        is_one = len(slowdowns.worst_workers) == 1
         yield (
-            f"The worst {counted(len(found.worst_workers), 'worker')} (replica/pipeline rank "
+            f"The worst {counted(len(slowdowns.worst_workers), 'worker')} (replica/pipeline rank "
             f"{names}) explain{'s' * is_one} {min(worst, 1.0):.0%} of it: look at "
             f"{'its device and host' if is_one else 'their devices and hosts'}."
         )
@@ -118,7 +118,7 @@ def _not_measured(explained: JobExplanation) -> Iterator[str]:
 
 
 def slowdown_rows(
-    found: Mapping[str, Slowdown], steps: Sequence[int], most: int
+    slowdowns: Mapping[str, Slowdown], steps: Sequence[int], most: int
 ) -> list[tuple[str, str, str]]:
     """The largest slowdowns: of whom, how large, and how it recurs."""
     return [
@@ -127,7 +127,7 @@ def slowdown_rows(
             "not measured" if each.mean is None else f"{each.mean:.4f}",
             when(pattern(each, steps)),
         )
-        for name, each in list(found.items())[:most]
+        for name, each in list(slowdowns.items())[:most]
     ]
 
 

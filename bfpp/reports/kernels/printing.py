@@ -82,18 +82,19 @@ def _print(explained: TraceExplanation) -> None:
 
 def _print_rank(rank: TracedRank, of_several: bool) -> None:
     """Print the activities of one rank."""
-    found = rank.breakdown
+    breakdown = rank.breakdown
     of = f" of {_name(rank)} (--json has all ranks)" if of_several else ""
     groups = [
-        (_group(rank, place), *_called(each)) for place, each in [*found.by_group.items()][:SHOWN]
+        (_group(rank, place), *_called(each))
+        for place, each in [*breakdown.by_group.items()][:SHOWN]
     ]
     _print_called(f"Communication{of}, by process group", "group", groups)
-    if kernels := _rows(found.by_name(ActivityKind.COMPUTE)):
+    if kernels := _rows(breakdown.by_name(ActivityKind.COMPUTE)):
         title = f"Computing kernels{of} that take longest"
         print_table(title, ("", "number", "seconds"), [row[:3] for row in kernels])
-    copies = _rows(found.by_name(ActivityKind.COPY))
+    copies = _rows(breakdown.by_name(ActivityKind.COPY))
     _print_called(f"Copies{of} that take longest", "", copies)
-    streams = list(found.by_stream.items())[:SHOWN]
+    streams = list(breakdown.by_stream.items())[:SHOWN]
     if streams:
         print_table(
             f"Streams{of}",
@@ -145,8 +146,8 @@ def _group(rank: TracedRank, place: int) -> str:
     return one_line(f"{group.name}{described}" + (f", {group.size} ranks" if group.size else ""))
 
 
-def _rows(found: Mapping[str, Called]) -> list[tuple[str, ...]]:
-    return [(_short(name), *_called(each)) for name, each in list(found.items())[:SHOWN]]
+def _rows(by_name: Mapping[str, Called]) -> list[tuple[str, ...]]:
+    return [(_short(name), *_called(each)) for name, each in list(by_name.items())[:SHOWN]]
 
 
 def _called(each: Called) -> tuple[str, ...]:
@@ -165,19 +166,23 @@ def _short(name: str) -> str:
 
 
 def _launches(rank: TracedRank) -> Iterator[str]:
-    found = rank.breakdown
-    if found.delays:
-        each = found.delays
+    breakdown = rank.breakdown
+    if breakdown.delays:
+        each = breakdown.delays
         yield (
             f"Launches: {each.launches:,}, from the host's call to the start of what it launched "
             f"{in_words(each.median)} in the median, {in_words(each.largest)} at most."
         )
-    if found.whole and found.waiting.for_launch is not None and found.whole.idle:
-        before, after = found.waiting.for_launch, found.waiting.after_launch or 0.0
+    if breakdown.whole and breakdown.waiting.for_launch is not None and breakdown.whole.idle:
+        before, after = breakdown.waiting.for_launch, breakdown.waiting.after_launch or 0.0
         yield (
             f"Idle time: {in_words(before)} before the host launched what ends it, "
             f"{in_words(after)} after that"
-            + (f", {in_words(found.waiting.unknown)} unknown." if found.waiting.unknown else ".")
+            + (
+                f", {in_words(breakdown.waiting.unknown)} unknown."
+                if breakdown.waiting.unknown
+                else "."
+            )
         )
 
 

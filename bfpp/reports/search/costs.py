@@ -9,7 +9,7 @@ TOKENS = 1e6
 
 
 def cost(outcome: Outcome, price: float | None) -> dict[str, float]:
-    """GPU-hours for a million tokens and, where an hour has a price, what they cost."""
+    """GPU-hours for a million tokens and, where an hour has a price, their cost."""
     hours = TOKENS / outcome.tokens_per_second_per_gpu / 3600
     priced = {} if price is None else {"price_per_million_tokens": hours * price}
     return {"gpu_hours_per_million_tokens": hours, **priced}

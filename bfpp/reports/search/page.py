@@ -27,14 +27,14 @@ FILTERS = (
 )  # fmt: skip
 
 
-def write_found_page(
+def write_search_page(
     page: Output,
     title: str,
     best_first: Outcomes,
     front: Space,
     drawn: Sequence[Experiment],
 ) -> None:
-    """Write what fits, and the timelines of the experiments `drawn`."""
+    """Write the configurations that fit, and the timelines of the experiments `drawn`."""
     predictions = [replace(predict(each), with_interval=False) for each in drawn]
     lead = (
         f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if len(best_first) else ""

@@ -1,4 +1,4 @@
-"""The summary of a search: the winner, why it wins, what was left out, what to do next."""
+"""The summary of a search: the winner, the reasons, omissions, and next steps."""
 
 from __future__ import annotations
 

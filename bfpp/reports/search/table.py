@@ -1,4 +1,4 @@
-"""The table of a search: the best configurations, and what each of them chose."""
+"""The table of a search: the best configurations and their choices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows_of(best_first: Outcomes, top: int | None) -> list[Outcome]:
     return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
 
 
-def print_found(
+def print_outcomes(
     title: str,
     outcomes: Outcomes,
     shown: Sequence[Outcome],
@@ -131,7 +131,7 @@ def _speed(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _choices(outcome: Outcome) -> list[str]:
-    """The sharding, and what is not the default of it, of the software or of the schedule.
+    """The sharding, and its choices other than the software's or the schedule's default.
 
     Of uneven stages the fewest and most layers.
     """

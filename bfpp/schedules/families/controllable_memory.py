@@ -232,7 +232,7 @@ class _Rank:
 
 
 def _in_order(ranks: Sequence[Slots]) -> list[tuple[int, int, tuple[int, int]]]:
-    """(slot, rank, what runs there) of all, in time."""
+    """(slot, rank, pass) of all, in order of time."""
     return sorted((at, rank, each) for rank, of in enumerate(ranks) for each, at in of.items())
 
 
@@ -250,7 +250,7 @@ def _ready(ranks: Sequence[Slots], inputs: Sequence[int], rank: int, leg: int, n
 
 
 def _moved(ranks: list[Slots], most: int) -> list[Slots]:
-    """All to earlier slots, but for what runs while the pipeline is full."""
+    """Move all to earlier slots, except for passes while the pipeline is full."""
     full = ranks[0][INPUT_UP, 0]
     drains = max(at for (leg, _), at in ranks[0].items() if leg == FORWARD_DOWN)
     moving = [_Rank(dict(slots), most) for slots in ranks]

@@ -38,7 +38,7 @@ class InSequences(Schedule):
         yield from in_turn(len(stages) * layout.microbatches, forwards, backwards)
 
     def joined_orders(self, layout: Layout) -> Orders:
-        """Columns of the orders of all ranks, by the core; raises what `require` does."""
+        """Columns of the orders of all ranks, by the core; raises like `require`."""
         kind = type(self)
         if (kind.steps, kind.orders) != (InSequences.steps, InSequences.orders):
             return super().joined_orders(layout)

@@ -61,7 +61,7 @@ class ZeroBubble(Schedule):
         return Repetition(period, 1 + self.ahead(layout, 0) // layout.loops)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Warm up, then take turns, then drain; what has run out is passed over."""
+        """Warm up, then take turns, then drain; passes that have run out are skipped."""
         stages, passes = layout.stages_of(rank), layout.loops * layout.microbatches
         batch = layout.microbatches, self.sequence(layout)
         forwards = in_sequences(forward, stages, *batch)

@@ -55,7 +55,7 @@ class _BreadthFirstInHalves(Schedule):
         raise NotImplementedError
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Forward passes ahead, then the halves stage by stage; what has run out is passed over."""
+        """Forward passes ahead, then the halves stage by stage; a kind that runs out is skipped."""
         batch, stages = layout.microbatches, layout.stages_of(rank)
         late = min(self.late(layout, rank), batch)
         forwards = in_sequences(forward, stages, batch)

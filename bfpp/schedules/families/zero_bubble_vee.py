@@ -40,7 +40,7 @@ class ZBV(OnVee):
         return Repetition(1, 2 * layout.pp)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Warm up, then take turns, then drain; what has run out is passed over."""
+        """Warm up, then take turns, then drain; passes that have run out are skipped."""
         down, up = layout.stages_of(rank)
         ranks, below = layout.pp, layout.pp - rank
         full = max(layout.microbatches, 2 * ranks - 1)

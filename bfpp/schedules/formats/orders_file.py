@@ -89,7 +89,7 @@ class GivenOrders(WithBlocks):
 
 
 def as_given(schedule: Schedule, layout: Layout) -> GivenOrders:
-    """The orders of a schedule on a layout: what can be sent to other processes."""
+    """The orders of a schedule on a layout, in a form that can be sent to other processes."""
     return _given(schedule.name, schedule.orders(layout), layout, posts=schedule.posts)
 
 

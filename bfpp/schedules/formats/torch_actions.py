@@ -106,7 +106,7 @@ def pass_action(task: Task) -> str:
 
 
 def _reshards(graph: TaskGraph) -> Iterator[Action]:
-    """After the last use of what is gathered: before its buffer's next gather, or of all."""
+    """After the last use of gathered weights: before their buffer's next gather, or of all."""
     held: dict[tuple[int, int], tuple[int, int]] = {}
     ends = {task.block: task.number for task in graph.tasks() if task.block != NONE}
 

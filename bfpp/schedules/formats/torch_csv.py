@@ -132,7 +132,7 @@ def _decoded(text: str | bytes) -> str:
 
 
 def steps_of(line: str, number: int = 1) -> Iterator[Step]:
-    """The compute steps of one line; raises `MalformedOrders` for what is no action."""
+    """The compute steps of one line; raises `MalformedOrders` for a text that is no action."""
     for position, cell in enumerate(line.split(","), 1):
         action = cell.strip().removeprefix('"').removesuffix('"').strip()
         block = _BLOCK.fullmatch(action)

@@ -41,7 +41,7 @@ def peak_microbatches(graph: TaskGraph) -> Seconds:
 
 
 def _shares(layout: Layout) -> tuple[Integers, float]:
-    """The weight of each unit, a whole number, and what a weight of one is in micro-batches.
+    """The weight of each unit, a whole number, and the micro-batches of a weight of one.
 
     Of 32 bits where these hold all that can be alive.
     """

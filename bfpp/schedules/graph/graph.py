@@ -65,7 +65,7 @@ class TaskGraph(TaskColumns):
         return self
 
     def remember(self, kinds: core.KindColumns, flags: core.TaskFlags, followers: Groups) -> None:
-        """Keep what is already known of the tasks, and would be worked out where it is needed."""
+        """Keep properties of the tasks that are already known, and would be computed on demand."""
         known = {"kinds": kinds_of(kinds, self.operation), "_flags": flags, "followers": followers}
         vars(self).update(known)
 
@@ -107,7 +107,7 @@ class TaskGraph(TaskColumns):
 
     @cached_property
     def kinds(self) -> Kinds:
-        """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
+        """Kinds of tasks, by operation, unit and ranks: those of one kind cost alike."""
         return kinds_of(
             core.kinds(
                 self.operation, self.unit, self.rank, self.peer, operation_flags().place,
@@ -123,7 +123,7 @@ class TaskGraph(TaskColumns):
 
     @cached_property
     def digest(self) -> str:
-        """A hexadecimal SHA-256 of all that decides what runs; the same on every machine.
+        """A hexadecimal SHA-256 of all that an execution depends on; the same on every machine.
 
         The schedule's name is not part of it: an order by another name is the
         same step. Operations count by name, whatever their codes are here.
@@ -164,7 +164,7 @@ class TaskGraph(TaskColumns):
         return graph.checked() if self.is_checked else graph
 
     def to_networkx(self) -> DiGraph:
-        """The tasks and what they wait for, as a `networkx.DiGraph` for your own analysis.
+        """The tasks and their dependencies as a `networkx.DiGraph`, for your own analysis.
 
         Nodes are task numbers, with the fields of a `Task` as attributes; an edge has the
         `kind` "dependency" or, from each task to the next of a lane, "lane".

@@ -25,7 +25,7 @@ from bfpp.schedules.errors import InvalidInput
 
 
 class _Numbered(NamedTuple):
-    """Nodes in an order in which they could run, and what each waits for.
+    """Nodes in an order in which they could run, and the dependencies of each.
 
     `place` is the node of each task; the others are where tasks meet, and take no time. Each node
     has a lane of its own: their order is in what they wait for.
@@ -54,7 +54,7 @@ class JointTasks:
         return len(self.meeting)
 
     def replay(self, seconds: Seconds) -> Seconds:
-        """When each task ends, if each takes these seconds and starts as soon as it may.
+        """End of each task, if each takes these seconds and starts as soon as it may.
 
         Raises `InvalidInput` where tasks wait for each other in a circle.
         """

@@ -1,4 +1,4 @@
-"""The columns of a task graph, and what follows from them: groups of tasks, and flags."""
+"""Columns of a task graph, and groups and flags of tasks derived from them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TaskColumns:
 
     @cached_property
     def rank_tasks(self) -> Groups:
-        """For each rank, its tasks in order, what it receives among them."""
+        """For each rank, its tasks in order, with its receives among them."""
         return group_both_ends(self.rank, self.peer, self.layout.pp)
 
     @cached_property
@@ -156,12 +156,12 @@ class TaskColumns:
 
     @property
     def is_compute(self) -> Flags:
-        """Forward and backward passes: what a schedule orders."""
+        """Forward and backward passes, which a schedule orders."""
         return self._flags.is_compute
 
     @property
     def is_pass(self) -> Flags:
-        """The same, with what is exchanged inside passes that are in pieces."""
+        """The same, with the exchanges inside passes that are in pieces."""
         return self._flags.is_pass
 
     @cached_property

@@ -35,7 +35,7 @@ class BlockOrder(NamedTuple):
 
 @cache
 def block_order(one: Template, other: Template) -> BlockOrder:
-    """A block of two passes: what each computes before it communicates, in turn."""
+    """A block of two passes: the compute of each before its communication, in turn."""
     order = [
         (of_pass, piece)
         for both in zip_longest(_segments(one), _segments(other), fillvalue=range(0))

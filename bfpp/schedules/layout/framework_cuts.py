@@ -17,7 +17,7 @@ from bfpp.schedules.errors import InvalidConfiguration
 FIELD = "cut"
 
 EMBEDDING, LAYER, PREDICTION, HEAD = "EtmL"
-"""Megatron-LM's letters: what stages are made of."""
+"""Megatron-LM's letters for the modules of stages."""
 
 MODULES = {"tok_embeddings": EMBEDDING, "norm": "", "lm_head": HEAD, "output": HEAD}
 """torchtitan's names of modules that occur once; older models call the head `output`."""

@@ -23,7 +23,7 @@ class Begins(NamedTuple):
 
 
 def begun(graph: TaskGraph, begins: Begins) -> TaskGraph:
-    """The graph in which these tasks also wait for what their steps wait for.
+    """The graph in which these tasks also have their steps' dependencies.
 
     A step of a block begins with the block.
     """

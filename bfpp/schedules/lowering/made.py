@@ -1,4 +1,4 @@
-"""Tables of what the lowering makes, when, and after what: from the rows of operations.
+"""Tables of the lowering's operations, their places and dependencies: from the rows of operations.
 
 An operation at the end of a step waits for those that write the data it reads. Of these it leaves
 out what others already wait for: the optimizer waits for the norm, and not for the reductions that
@@ -136,7 +136,7 @@ def phases(communication: Communication) -> list[tuple[Operation, ...]]:
 
 
 def _waits(operation: Operation, communication: Communication) -> Iterator[tuple[Operation, bool]]:
-    """The operations that write what an operation at the end of a step reads.
+    """The operations that write the inputs of an operation at the end of a step.
 
     And whether it waits for those of all ranks.
     """

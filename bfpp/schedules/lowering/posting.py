@@ -126,7 +126,7 @@ def _groups(posts: Posts, *, together: bool) -> list[_Group]:
 
 
 def _rendezvous(graph: TaskGraph, groups: list[_Group]) -> Edges:
-    """Waits other than those for data, where both ends of a transfer block what follows them."""
+    """Waits other than for data, where both ends of a transfer block later tasks."""
     in_groups = graph.communication.in_groups
     next_step = _next_steps(graph)
     for group in groups:

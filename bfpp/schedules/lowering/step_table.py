@@ -27,7 +27,7 @@ def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
 
 
 def table_of(orders: Orders, layout: Layout) -> Steps:
-    """The table of the orders of all ranks as columns; raises what `step_table` does."""
+    """The table of the orders of all ranks as columns; raises like `step_table`."""
     placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
     fault, where = find_fault(orders, placements, layout.microbatches, layout.slices)
     if fault is not Fault.NONE:

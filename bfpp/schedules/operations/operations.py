@@ -1,4 +1,4 @@
-"""Every operation, declared once: what a task does, on which stream, with whom, to which data.
+"""Every operation, declared once: its work, stream, peers and data.
 
 Rules:
 
@@ -27,7 +27,7 @@ from bfpp.schedules.settings.sharding import Communication
 Entry = TypeVar("Entry")
 
 ADDABLE = Made.AFTER_PASSES, Made.AFTER_DATA, Made.INSIDE
-"""When operations are made that a package may add."""
+"""The places where operations of a package may be made."""
 
 MOST = 127
 """Operations that a column of codes has room for."""
@@ -221,7 +221,7 @@ def transfers() -> tuple[Operation, ...]:
 
 
 def compute_steps() -> tuple[Operation, ...]:
-    """Forward and backward passes, whole or in parts: what a schedule orders."""
+    """Forward and backward passes, whole or in parts, which a schedule orders."""
     return _selected(lambda it: it.row.scope is Scope.CELL and it.row.stream is COMPUTE)
 
 

@@ -21,7 +21,7 @@ class Scope(StrEnum):
 
 
 class Made(IntEnum):
-    """When in a step the lowering makes the tasks of an operation.
+    """The place in a step where the lowering makes the tasks of an operation.
 
     - `IN_ORDER`: where a schedule's orders say. The four passes.
     - `SENDING_OUTPUT`, `SENDING_GRADIENT`: after a pass whose output another rank needs.

@@ -24,7 +24,7 @@ DATA = Stream("DATA", "data", overlap="dp_overlap")
 REPLICAS = Stream("REPLICAS", "replicas", overlap="dp_overlap")
 """Communication across groups of replicas (HSDP), over other links than within a group."""
 TIED = Stream("TIED", "tied weights", overlap="dp_overlap")
-"""Communication between the ranks of the first and of the last unit, for what these share."""
+"""Communication between the ranks of the first and last unit, for their shared parameters."""
 P2P = "pp_overlap"
 SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)

@@ -14,7 +14,7 @@ LETTERS = {
 
 
 def action(step: Step) -> str:
-    """The action of a compute step: `2F3`; `2?3` of what computes nothing, in orders to refuse."""
+    """The action of a compute step: `2F3`; `2?3` of other operations, in orders to refuse."""
     operation, stage, microbatch, _ = step
     is_known = 0 <= operation < len(OPERATIONS)
     letter = LETTERS.get(OPERATIONS[operation], "?") if is_known else "?"

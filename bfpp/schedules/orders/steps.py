@@ -143,7 +143,7 @@ def in_units(order: Order, layout: Layout) -> Order:
 
 
 def forward_only(order: Order) -> Order:
-    """The forward passes of an order: what a rank runs to evaluate a model."""
+    """The forward passes of an order, which a rank runs to evaluate a model."""
     forwards: Order = order[order["operation"] == 0]
     forwards["fused"] = False
     return forwards
@@ -322,12 +322,12 @@ class Schedule:
         return True
 
     def orders(self, layout: Layout) -> list[Order]:
-        """The order of each rank, as arrays of `STEP`; raises what `require` does."""
+        """The order of each rank, as arrays of `STEP`; raises like `require`."""
         self.require(layout)
         return [order_of(self.steps(layout, rank)) for rank in range(layout.pp)]
 
     def joined_orders(self, layout: Layout) -> Orders:
-        """Columns of the orders of all ranks; raises what `require` does."""
+        """Columns of the orders of all ranks; raises like `require`."""
         return joined(self.orders(layout))
 
 

@@ -61,7 +61,7 @@ def order_violations(orders: Sequence[Order]) -> list[OrderViolation]:
 
 @dataclass(frozen=True)
 class _Table:
-    """Steps rank by rank; the (rank, position) places of each; what comes too late.
+    """Steps rank by rank; the (rank, position) places of each; steps that come too late.
 
     `late` holds, for a step and what it waits for, the rank that runs the two
     in the wrong order. Steps are without blocks here: `blocks` holds the rank and the steps
@@ -128,7 +128,7 @@ def _producers(step: Step) -> Iterator[Step]:
 
 @cache
 def _makers(operation: int) -> list[tuple[int, int]]:
-    """The operations that make what one needs, and how many stages on from it."""
+    """The operations that make the inputs of one, and how many stages on from it."""
     if operation not in compute_steps():
         return []
     return [

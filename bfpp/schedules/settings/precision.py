@@ -62,7 +62,7 @@ ALIASES = {
     "float64": Precision.FP64,
     "fp8": Precision.FP8_DELAYED,
 }
-"""PyTorch's names, and what Megatron-LM takes `--fp8-format` alone for."""
+"""PyTorch's names, and Megatron-LM's meaning of `--fp8-format` alone."""
 
 
 def parse_precision(text: str) -> Precision:

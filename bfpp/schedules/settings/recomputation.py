@@ -1,4 +1,4 @@
-"""Activation checkpointing: what the backward pass computes again instead of keeping it.
+"""Activation checkpointing: modules whose activations the backward pass recomputes.
 
 A policy covers each layer of a stage. A checkpointed module keeps its inputs alone;
 one whose output is discarded (Megatron-LM's `layernorm`, `mla_up_proj` and `moe_act`) keeps its

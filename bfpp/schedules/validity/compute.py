@@ -1,4 +1,4 @@
-"""Rules for compute steps and the update: each once, and after what it needs."""
+"""Rules for compute steps and the update: each once, and after its inputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
 
 
 def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """Each step comes after those that make what it needs, and those that use what it ends."""
+    """Each step comes after those that make its inputs, and those that use data it frees."""
     seen = set()
     for first_operations, second_operation, shift in _precedence():
         firsts, seconds = having(graph, first_operations), having(graph, (second_operation,))

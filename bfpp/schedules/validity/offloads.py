@@ -1,4 +1,4 @@
-"""The rule for offloaded activations: what leaves a device comes back, once."""
+"""The rule for offloaded activations: each that leaves a device comes back, once."""
 
 from __future__ import annotations
 

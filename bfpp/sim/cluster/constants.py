@@ -40,7 +40,7 @@ def load_constants(path: Path | str) -> Constants:
 
 
 def read_constants(name: str, table: Table) -> Constants:
-    """The constants of what a file holds; raises like `load_constants`."""
+    """The constants of a file's contents; raises like `load_constants`."""
     require_kind(FIELD, name, table, CONSTANTS)
     known = {"format", "clusters", "implementations", "uncertainty"}
     _require_known(name, table, known)
@@ -71,7 +71,7 @@ def _require_known(where: str, table: Table, known: Collection[str]) -> None:
 
 
 def _tables(name: str, table: Table, part: str, known: Collection[str]) -> dict[str, Table]:
-    """The tables of a part, by the names of what there is."""
+    """The tables of a part, by the names of its members."""
     tables = table.get(part, {})
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
         raise InvalidConfiguration(FIELD, f"{name}: {part} must hold tables")

@@ -40,7 +40,7 @@ UNSURE = frozenset({HowKnown.COPIED, HowKnown.ASSUMED})
 
 @dataclass(frozen=True)
 class Provenance:
-    """The kind and the source of some constants, by their names or those of what holds them.
+    """The kind and the source of some constants, by their names or those of their tables.
 
     Fitted to training runs, measured (the source says by whom), copied from another machine (the
     source says which) or assumed.

@@ -39,7 +39,7 @@ class ParameterBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Implementation:
-    """A software profile: what it overlaps, keeps and sends.
+    """A software profile: its overlap, memory and messages.
 
     Bytes are for each parameter. `state_bytes` is what sharding divides;
     `update_bytes` is allocated for the optimizer step alone, on top of it.

@@ -77,7 +77,7 @@ def load_profile(path: str) -> ProfiledCosts:
 
 
 def read_profile(name: str, table: Table) -> ProfiledCosts:
-    """The profile of what its file holds; raises like `load_profile`."""
+    """The profile of a file's contents; raises like `load_profile`."""
     require_kind(FIELD, name, table, PROFILE)
     table = {key: value for key, value in table.items() if key != "format"}
     _require(name, table, PARTS)

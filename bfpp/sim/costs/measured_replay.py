@@ -1,4 +1,4 @@
-"""A timeline as costs: what if something in a measured step had taken less time.
+"""A timeline as costs, for what-if questions about a measured step.
 
 Each task takes what it took, and how late it started after it could have: so the replay ends when
 the timeline does, and a faster task ends the step earlier as far as the others allow.

@@ -56,7 +56,7 @@ class MeasuredSeconds:
         return cut_layers(len(self.layers), layout.units, attached, own_ends=own_ends)
 
     def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
-        """For each stage, what a pass of a micro-batch takes, of one of the kinds in `PASSES`."""
+        """For each stage, the seconds of a micro-batch's pass, of one of the kinds in `PASSES`."""
         return self.passes[kind] + self.sums(layout, kind)
 
     def sums(self, layout: Layout, key: str) -> Seconds:

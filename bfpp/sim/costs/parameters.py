@@ -1,4 +1,4 @@
-"""Cost models by their parameters: what they are called, and how to change one.
+"""Parameters of cost models: their names, and changes of one.
 
 A parameter is either a number inside the model, by its dotted name
 (`forward` of abstract costs, `inter_node.bandwidth` of a cluster), or the cost

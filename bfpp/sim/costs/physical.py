@@ -67,7 +67,7 @@ class PhysicalCosts(ModelOnCluster):
     def timed(
         self, graph: TaskGraph, layout: Layout | None = None, extension: core.Extension = core.WHOLE
     ) -> StepTime:
-        """The time of a step, without its timeline: what `times` has, in one call of the core.
+        """The time of a step, without its timeline: like `times`, in one call of the core.
 
         The graph may stand for a step of another `layout`, with what is left out of that as an
         `extension`: raises `NotPeriodic` where the times do not tell the whole step's.

@@ -147,8 +147,8 @@ class PhysicalStep:
                 for piece in template
                 if piece.operation.row.stream is EXPERTS
             )
-        found: Seconds = seconds[graph.operation[tasks], graph.unit[tasks]]
-        return found
+        inside: Seconds = seconds[graph.operation[tasks], graph.unit[tasks]]
+        return inside
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""

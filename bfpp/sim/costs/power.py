@@ -33,7 +33,7 @@ from bfpp.sim.engines.compiled_engine import Times, last_end, times
 from bfpp.sim.engines.cost_model import Costs
 
 TOLERANCE = 0.002
-"""Share of what the limit asks for from which on what is missing is made up without a replay."""
+"""A shortfall of up to this share of the limit's time is made up without another replay."""
 
 
 def least_seconds(device: Device, flops: float, narrow: Format | None = None) -> float:

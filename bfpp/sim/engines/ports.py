@@ -1,8 +1,9 @@
 """Ports whose bandwidth is shared max-min fairly by the flows that use them at an instant.
 
 Theory of operation. Rates are max-min fair: no flow can grow but at the cost of one that is no
-faster. They are found by filling: of all ports, those that give each of their flows the least are
-full first; these flows keep that rate, and the rest of other ports is left to the others.
+faster. They are computed by progressive filling: of all ports, those that give each of their
+flows the least are full first; these flows keep that rate, and the rest of other ports is left to
+the others.
 
 Invariants; engines that keep to them agree to the last bit:
 
@@ -25,7 +26,7 @@ from bfpp.schedules.columns import NONE, Integers, Seconds
 
 @dataclass(eq=False)
 class Flow:
-    """Bytes on their way through some ports: what was left when the rate last changed."""
+    """Bytes on their way through some ports: the remainder when the rate last changed."""
 
     ports: list[int]
     left: float

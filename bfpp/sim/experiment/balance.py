@@ -37,7 +37,7 @@ from bfpp.sim.costs.units.seconds import UnitSeconds, parts
 from bfpp.sim.memory.device_memory import end_parameters
 
 Matrix = npt.NDArray[np.float64]
-"""What a stage takes, by its first layer and the first one after it."""
+"""Seconds of a stage, by its first layer and the first one after it."""
 
 Cut = tuple[int, ...]
 """The number of layers of each stage."""
@@ -89,7 +89,7 @@ def _require_balance(balance: Balance, layout: Layout, layers: int) -> None:
 
 
 def balanced_cut(taken: list[Matrix]) -> tuple[int, ...]:
-    """The layers of each stage, given what each takes with which layers.
+    """The layers of each stage, given the seconds of each with any run of layers.
 
     The largest is the least that can be, and among those cuts the sum of squares.
     """

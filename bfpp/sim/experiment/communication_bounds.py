@@ -18,7 +18,7 @@ from bfpp.sim.operators.operators import Collective
 
 
 class CommunicationBound(NamedTuple):
-    """The longest communication of a kind: who takes part, how, and what it takes alone.
+    """The longest communication of a kind: its group, its algorithm, and its time alone.
 
     Its `seconds` include `latency`. `level` is the narrowest of those it crosses, the other
     seconds are bytes through it.

@@ -87,10 +87,10 @@ def deviation_of(
     of_cluster = tables.get(cluster.name, {}) if own else {}
     usual = _usual_path(cluster, path)
     known = measured or (together or {}).get(path) or of_cluster.get(usual)
-    if known or (found := tables[USUAL].get(usual)) is None:
+    if known or (deviation := tables[USUAL].get(usual)) is None:
         return known
     origin = origin_of(cluster.origins, path[1:]) if path[0] == CLUSTER else None
-    return found * (1.0 if origin is None else tables[DOUBTED].get((origin.kind,), 1.0))
+    return deviation * (1.0 if origin is None else tables[DOUBTED].get((origin.kind,), 1.0))
 
 
 def _usual_path(cluster: Cluster, path: Path) -> Path:

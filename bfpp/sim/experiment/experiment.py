@@ -1,4 +1,4 @@
-"""A training step and what it costs, said once.
+"""A training step and its costs, said once.
 
 An `Experiment` holds the `Values` that options, experiment files, rows of measured tables and
 search results name alike. What they mean (a configuration, and a cost model) follows from
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bfpp.sim.costs.physical import PhysicalCosts
 
 OF_OFFLOAD = ("offload_share", "offload_modules")
-"""Values that say what of a pass is offloaded."""
+"""Values of the offloading of a pass's activations."""
 
 SIZE = ("pp", "microbatches")
 """Values that are always written: nobody takes their defaults for granted."""
@@ -62,7 +62,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, repr=False)
 class Experiment(ParsedValues):
-    """A schedule, how a model and its batch are divided, and what the tasks cost.
+    """A schedule, the division of a model and its batch, and the costs of tasks.
 
     Costs are abstract seconds, or those of a `model` on a `cluster`, or those of a measured
     `profile`. Raises `InvalidConfiguration`, which names the value at fault, when one of
@@ -144,7 +144,7 @@ class Experiment(ParsedValues):
         )
 
     def require_offload(self) -> None:
-        """Raise `InvalidConfiguration` for details of what is not offloaded."""
+        """Raise `InvalidConfiguration` for details of offloading without offloading."""
         for name in OF_OFFLOAD:
             if self.offload == OFF and getattr(self, name) != DEFAULTS[name]:
                 raise InvalidConfiguration(name, "needs --offload")

@@ -102,7 +102,7 @@ class ParsedValues(Values):
 
     @property
     def warnings(self) -> list[str]:
-        """Reasons why a prediction of a model on a cluster may not be of what was meant."""
+        """Reasons why a prediction of a model on a cluster may not be the intended one."""
         if self.model is None or self.cluster is None:
             return []
         whole = replace(self, layers=None).transformer

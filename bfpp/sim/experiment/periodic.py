@@ -27,10 +27,10 @@ SETTLING = 4
 """Periods in which times may come to repeat, beyond those that fill the pipeline."""
 
 ATTEMPTS = 1, 2
-"""How many times as long a step is tried in turn."""
+"""Multiples of the shortest step that are tried in turn."""
 
 ROUNDING = 1e-14
-"""By what share of a step times that repeat may differ: as rounding does."""
+"""The share of a step by which times that repeat may differ, by rounding."""
 
 
 class Shortened(NamedTuple):
@@ -42,7 +42,7 @@ class Shortened(NamedTuple):
 
 
 def shortened(configuration: Configuration) -> list[Shortened]:
-    """The same with as few micro-batches as may show what repeats, and with more, if worthwhile."""
+    """The same with as few micro-batches as may show a period, and with more, if worthwhile."""
     repetition = configuration.schedule.repetition(configuration.layout)
     if repetition is None or not _repeats(configuration.communication):
         return []

@@ -65,7 +65,7 @@ def prediction(
     *,
     trains: bool = True,
 ) -> StepPrediction:
-    """The prediction of a step that takes so long, with what its ranks hold."""
+    """The prediction of a step of this time, with its ranks' memory."""
     of_model, of_hardware = physical.step_flops(layout, trains=trains)
     columns = step_columns(
         np.array([step_time]),

@@ -16,7 +16,7 @@ from bfpp.sim.experiment.values.option import STAGES, Option
 from bfpp.sim.presets.numbers import is_count, is_usable, real, whole
 
 _TYPES = {each.name: frozenset(str(each.type).split(" | ")) for each in fields(Values)}
-"""The types of each value, as they are annotated; choices and what is offloaded go by names too."""
+"""The types of each value, as annotated; choices and offloading go by names too."""
 
 
 def require_values(values: Values) -> None:
@@ -63,7 +63,7 @@ _IN_RANGE: dict[str, Callable[[Any], bool]] = {
     "flag": lambda _: True,
     "offload": lambda value: int(value) >= 0,
 }
-"""Whether a number of each kind can be computed with."""
+"""Predicates by kind: if a number can be computed with."""
 
 
 def _wrong(kind: str, value: object) -> str:
@@ -107,7 +107,7 @@ def require_parameters(schedule: Schedule, *others: str) -> None:
 
 
 def read_value(name: str, kind: str, value: object) -> Any:
-    """A value as its kind has it, from what a file or a table holds."""
+    """A value as its kind has it, from a file's or a table's."""
     reader, _ = _KINDS[kind]
     if (read := reader(value)) is None:
         raise InvalidConfiguration(name, _wrong(kind, value))
@@ -172,7 +172,7 @@ _KINDS = {
     "choice": (_name, "a name"),
     "offload": (_offload, f"{', '.join(NAMED)}, or a number of passes"),
 }
-"""How a value of each kind is read, and what it must be."""
+"""Readers of values by kind, and words for what a value must be."""
 
 _KINDS_OF_TYPES = {"bool": "flag", "float": "real", "int": "integer", "str": "string"}
 """The kinds of schedules' parameters, by their types."""

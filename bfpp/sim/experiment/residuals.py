@@ -98,13 +98,13 @@ def residuals_of(
     physical: PhysicalCosts, layout: Layout, known: Residuals | None = None
 ) -> Components:
     """Deviations of a run that are not explained; by the shipped residuals by default."""
-    found = (known or shipped_residuals()).of(kind_of(physical, layout))
+    residuals = (known or shipped_residuals()).of(kind_of(physical, layout))
     cluster = physical.cluster
     if cluster.site is not None:
-        return found._replace(machine=0.0, site=cluster.site.deviation)
+        return residuals._replace(machine=0.0, site=cluster.site.deviation)
     if _is_fitted(cluster):
-        return found._replace(machine=0.0, site=0.0)
-    return found._replace(machine=0.0) if cluster.deviations else found
+        return residuals._replace(machine=0.0, site=0.0)
+    return residuals._replace(machine=0.0) if cluster.deviations else residuals
 
 
 def rival_residual(physical: PhysicalCosts, layout: Layout) -> float:

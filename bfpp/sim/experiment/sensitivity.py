@@ -88,7 +88,7 @@ def _are_alike(one: Sensitivity, other: Sensitivity) -> bool:
 
 
 def _as_one(group: list[Sensitivity]) -> Sensitivity:
-    """Named by all: those that shorten the step first, others as what they divide by."""
+    """One for the group, named by all: those that shorten the step first, others as divisors."""
     group = sorted(group, key=lambda each: each.seconds_per_percent > 0)
     first = group[0]
     part, _, _ = first.parameter.rpartition(".")

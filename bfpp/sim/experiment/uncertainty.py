@@ -75,7 +75,7 @@ MACHINE, SITE, RUN = COMPONENTS = ("machine", "site", "run")
 def explained(
     timeline: Timeline, physical: PhysicalCosts, residuals: Residuals | None = None
 ) -> Explained:
-    """The interval of a predicted step time, and what makes it as wide as it is.
+    """The interval of a predicted step time, and the sources of its width.
 
     Constants go by their names in the costs (`cluster.device.host_seconds`); shares are those of
     the mean of both ends, and constants that were fitted together share by what each does alone.
@@ -121,7 +121,7 @@ def parts_of(expected: Explained, physical: PhysicalCosts) -> list[dict[str, Any
 
 
 def _kind(physical: PhysicalCosts, name: str) -> str | None:
-    """The kind of a constant's origin; None where it is not said, or of what is no constant."""
+    """The kind of a constant's origin; None where it is not given, or of other values."""
     part, *path = name.split(".")
     origin = origin_of(physical.cluster.origins, tuple(path)) if part == "cluster" else None
     return None if origin is None else str(origin.kind)
@@ -160,7 +160,7 @@ class Spread(NamedTuple):
 
 
 def around(step_time: float, of_constants: Spread, residual: float) -> Interval:
-    """The interval by what the constants make, and by a deviation that they do not explain."""
+    """The interval by the constants' deviations, and by one that they do not explain."""
     faster, slower = of_constants.wider(residual)
     return Interval(step_time * exp(-faster), step_time * exp(slower))
 

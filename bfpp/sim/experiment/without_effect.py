@@ -1,4 +1,4 @@
-"""Values that are given, change nothing in a step, and so may not mean what was meant.
+"""Given values that change nothing in a step, which may be a mistake.
 
 Each is a row: what the value needs, and whether an experiment has it. What cannot be
 combined at all is refused where it is used; what is here may be said of many experiments at
@@ -76,7 +76,7 @@ NEEDS = {
 
 
 def without_effect(experiment: Experiment) -> dict[str, str]:
-    """The values that are not the defaults and change nothing, with what they need."""
+    """The values that are not the defaults and change nothing, with their requirements."""
     return {
         name: need.what
         for name, need in NEEDS.items()

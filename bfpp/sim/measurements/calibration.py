@@ -45,7 +45,7 @@ def constants_of(cluster: Cluster, rows: Sequence[Row]) -> list[Path]:
     unevenness = {row.get("value_width", row["width"]) != row["width"] for row in heads}
     level = cluster.levels[0]
     sums = any(row.get("name") == Way.ALL_REDUCE for row in rows if row["kind"] == "collective")
-    found: list[tuple[Path, bool]] = [
+    constants: list[tuple[Path, bool]] = [
         ((DEVICE, "matmul_efficiency"), "product" in kinds),
         *(((DEVICE, FORMATS, name), True) for name in sorted(narrow)),
         ((DEVICE, "memory_efficiency"), "streaming" in kinds),
@@ -62,7 +62,7 @@ def constants_of(cluster: Cluster, rows: Sequence[Row]) -> list[Path]:
         ((level.name, "transfer_efficiency"), "transfer" in kinds),
         ((level.name, "transfer_latency"), "transfer" in kinds),
     ]
-    return [path for path, is_measured in found if is_measured]
+    return [path for path, is_measured in constants if is_measured]
 
 
 def with_constants(cluster: Cluster, values: Mapping[Path, float]) -> Cluster:

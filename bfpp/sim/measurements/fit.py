@@ -315,7 +315,7 @@ def _covariance(jacobian: Numbers, residuals: Numbers) -> Numbers:
 
 
 def constants_text(fitted: Fit, source: str) -> str:
-    """The constants as TOML, with standard errors; `source` says what they were fitted to."""
+    """The constants as TOML, with standard errors; `source` names the measurements."""
     lines = [
         f"# Fitted by `bfpp fit` to {source!a}. A comment has one standard error.",
         f'format = "{CONSTANTS.format}"',

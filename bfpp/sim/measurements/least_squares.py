@@ -10,7 +10,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 
 INFLUENCE = 1e-3
-"""What an e-fold of a constant changes, at least, in a residual that depends on it."""
+"""The least change of a dependent residual by an e-fold of a constant."""
 
 
 def least_squares(

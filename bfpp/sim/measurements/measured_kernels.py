@@ -21,7 +21,7 @@ from bfpp.sim.operators.efficiency import Product
 from bfpp.sim.operators.operators import Collective, Execution, Kernel, Way, Work
 
 Row = Mapping[str, Any]
-"""A measurement: its `kind`, what was run, and `seconds`."""
+"""A measurement: its `kind`, the case, and `seconds`."""
 
 HALF = 2
 """Bytes of a number, where a measurement does not say."""
@@ -74,7 +74,7 @@ Predicted = Callable[[Cluster], float]
 
 
 def prediction_of(row: Row) -> Predicted:
-    """The predicted seconds of what a row measured, as a function of the cluster."""
+    """The predicted seconds of a row's case, as a function of the cluster."""
     kind = row["kind"]
     if kind in WORKS:
         return partial(_kernel_seconds, WORKS[kind](row), row.get("backward", False))

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Source:
-    """A table of published runs: what they are called, whose they are, and what was run.
+    """A table of published runs: its name, its source, and notes on the runs.
 
     `fitted` has, by cluster, the constants that were fitted to these runs, as other sources
     have them; `software` those of implementations. `unseen` has the mean `error` of the step time
@@ -80,11 +80,11 @@ def sources() -> dict[str, Source]:
 def machines() -> dict[str, Machine]:
     """The machines by the names of the presets of their clusters."""
     tables = read_toml("table", FOLDER / "machines.toml")
-    found = [
+    published = [
         Machine(name, tuple(table["clusters"]), table.get("fitted", {}), table.get("software", {}))
         for name, table in tables.items()
     ]
-    return {cluster: machine for machine in found for cluster in machine.clusters}
+    return {cluster: machine for machine in published for cluster in machine.clusters}
 
 
 def table_path(name_or_path: str) -> Path:

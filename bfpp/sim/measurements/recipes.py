@@ -55,7 +55,7 @@ class Recipe:
 
     @property
     def family(self) -> str:
-        """The model without what is said of how it was trained."""
+        """The model without its training settings."""
         return self.model.partition(" (")[0]
 
     @property
@@ -81,7 +81,7 @@ class Recipe:
 
     @property
     def published(self) -> dict[str, Any]:
-        """Values of the experiment that are published, or follow from what is."""
+        """Values of the experiment that are published, or follow from published ones."""
         assumed = _assumed()
         dp = self.gpus // (self.tp * self.pp * self.cp)
         values = {
@@ -132,7 +132,7 @@ class Recipe:
 
     @property
     def experiment(self) -> Experiment:
-        """Its training step; raises `InvalidConfiguration` for what cannot be said."""
+        """Its training step; raises `InvalidConfiguration` for values without a counterpart."""
         if self.refusal is not None:
             raise InvalidConfiguration("recipe", self.refusal)
         return experiment_of({**self.published, **self.assumed})

@@ -64,7 +64,7 @@ class System:
         return str(self._get("sys_name"))
 
     def cluster(self, like: Cluster) -> Cluster:
-        """The cluster that the file describes; what it leaves out is that of `like`."""
+        """The cluster that the file describes; constants that it leaves out are those of `like`."""
         memory = ("accelerator", "bandwidth", "default")
         reached = self._number(*memory, "gbps") * self._number(*memory, "efficient_factor")
         efficiency = GIGA * reached / like.device.memory_bandwidth

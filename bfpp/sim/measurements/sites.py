@@ -19,7 +19,7 @@ from bfpp.sim.experiment.residuals import residuals_of
 from bfpp.sim.measurements.validation import Case, Measurement, case_of
 
 STEPS = 4
-"""Steps of the search for the factor: each is the first but for what communication takes."""
+"""Steps of the search for the factor: equal but for the time of communication."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class SiteFit:
     @property
     def record(self) -> dict[str, object]:
         """The fit as JSON has it."""
-        found = {"factor": self.site.factor, "deviation": self.site.deviation}
+        fit = {"factor": self.site.factor, "deviation": self.site.deviation}
         return {
             "cluster": self.cluster,
             "runs": self.runs,
-            **found,
+            **fit,
             "deviation_before": self.before,
         }
 

@@ -149,7 +149,7 @@ def _graph(schedule: Schedule, layout: Layout, communication: Communication) -> 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A measurement and its prediction; errors in per cent of what was measured.
+    """A measurement and its prediction; errors in per cent of the measurement.
 
     There is only the step time to compare, without an interval, if costs are not `physical`.
     """
@@ -193,7 +193,7 @@ class Comparison:
 
     @property
     def record(self) -> dict[str, object]:
-        """The configuration, what was measured, and the prediction with its errors."""
+        """The configuration, the measurement, and the prediction with its errors."""
         values = {name: self.measured_value(name) for name in ("tflops_per_gpu", *MEMORY)}
         measured = {name: value for name, value in values.items() if value is not None}
         bounds = self.interval

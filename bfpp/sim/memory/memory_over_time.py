@@ -1,4 +1,4 @@
-"""The memory of each rank's devices over a step: what is allocated when, and for what.
+"""The memory of each rank's devices over a step, by allocation and purpose.
 
 State, weights, gradients and workspaces are there all the time. Activations come with the steps of
 the rank's compute, and go; between steps there is what has been saved. The optimizer's step comes

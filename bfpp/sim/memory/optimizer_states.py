@@ -15,14 +15,14 @@ from bfpp.schedules.settings.precision import FULL_PRECISION, Precision
 from bfpp.sim.cluster.software_profiles import Implementation
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-"""Bytes of a number, by what a state may be in."""
+"""Bytes of a number, by the format of a state."""
 
 STATES = {
     "moments": ("fp32", "bf16", "fp16", "fp8"),
     "master_weights": ("fp32", "fp16"),
     "main_gradients": ("fp32", "bf16"),
 }
-"""The states, and what each may be in."""
+"""The states, and the formats of each."""
 
 ADAM = "adam"
 MOMENTS = {ADAM: 2, "momentum": 1, "sgd": 0}

@@ -60,7 +60,7 @@ class Memories(NamedTuple):
 
     @property
     def reserved_range_gb(self) -> tuple[Numbers, Numbers]:
-        """The least and the most that this may reserve, by the ranges of what is added to it."""
+        """The least and the most that this may reserve, by the ranges of its additions."""
         total, (least, most), (low, high) = self.total, RESERVED_RANGE, CONTEXT_RANGE
         return (least * total + low) / GIGABYTE, (most * total + high) / GIGABYTE
 

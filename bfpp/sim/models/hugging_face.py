@@ -58,7 +58,7 @@ class Dialect:
     kinds: tuple[str, str] = ("layer", "learned")
     """The model's norms and positions."""
     parts: Callable[[str, Table], Table] | None = None
-    """Reads experts, latents and what else differs between layers."""
+    """Read experts, latents and other differences between layers."""
 
     @property
     def names(self) -> dict[str, str]:

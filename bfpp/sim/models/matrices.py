@@ -1,4 +1,4 @@
-"""Matrices of a layer by what divides them, and optional parts of a model: experts, MLA."""
+"""Matrices of a layer by their divisors, and optional parts of a model: experts, MLA."""
 
 from __future__ import annotations
 

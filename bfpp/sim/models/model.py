@@ -350,7 +350,7 @@ def hardware_flops(model: Transformer, samples: float) -> float:
 
 
 _PARTS = {"experts": Experts, "latent": LatentAttention}
-"""Tables in a model file, and what they are."""
+"""Tables in a model file, and their classes."""
 
 
 def load_model(name_or_path: str) -> Transformer:

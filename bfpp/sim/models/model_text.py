@@ -63,14 +63,14 @@ def text_of(model: Any) -> str:
 
 
 def _pairs(part: Any, prefix: str = "") -> list[str]:
-    found = []
+    pairs = []
     for each in fields(part):
         value = getattr(part, each.name)
         if each.default is not MISSING and value == each.default:
             continue
         if is_dataclass(value):
-            found += _pairs(value, f"{each.name}.")
+            pairs += _pairs(value, f"{each.name}.")
             continue
         shown = str(value).lower() if isinstance(value, bool) else str(value)
-        found.append(f"{prefix}{each.name}={shown.translate(_SEPARATORS)}")
-    return found
+        pairs.append(f"{prefix}{each.name}={shown.translate(_SEPARATORS)}")
+    return pairs

@@ -98,7 +98,7 @@ def _projected(execution: Execution, normed: Tensor, heads: Heads) -> tuple[Oper
 def _eager_heads(
     model: Transformer, queries: float, keys: float, values: float
 ) -> tuple[tuple[float, float], tuple[int, int]]:
-    """Bytes and kernels of what the executor's transformer does with heads, forward and backward.
+    """Bytes and kernels of the executor's operations on heads, forward and backward.
 
     Heads are views; gradients of keys and values are joined. Angles are computed in each layer (15
     small kernels), and their cosines and sines (4). Halves of heads are multiplied by both (4
@@ -155,7 +155,7 @@ def _latent(
 
 
 def _exchanged(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator, ...]:
-    """The core of attention, with what context-parallel devices exchange for it."""
+    """The core of attention, with the exchanges of context-parallel devices for it."""
     core = {Attention.FUSED: _fused, Attention.UNFUSED: _unfused}[execution.attention]
     if execution.cp == 1 or execution.exchange is not ContextExchange.ALL_TO_ALL:
         return core(execution, heads, mixed)

@@ -50,7 +50,7 @@ class Checkpointed:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes of what is kept."""
+        """Bytes of kept activations."""
         return sum(tensor.bytes for tensor in self.saved)
 
     def saved_inputs(self, names: Collection[str]) -> frozenset[Tensor]:
@@ -61,7 +61,7 @@ class Checkpointed:
 
     @cached_property
     def restored_bytes(self) -> float:
-        """Bytes that recomputation adds to what is kept, while it runs backward."""
+        """Bytes that recomputation adds to kept activations, while it runs backward."""
         return sum(tensor.bytes for tensor in _saved(self.operators) | self.saved) - (
             self.saved_bytes
         )
@@ -98,7 +98,7 @@ class Checkpointed:
         return [self.of(module) for module in sorted(self.modules)]
 
     def of(self, module: str) -> list[Operator]:
-        """The operators of a module; what quantises an output that is discarded is one too."""
+        """The operators of a module, including the one that quantises a discarded output."""
         own = [each for each in self.operators if each.module in _parts(module)]
         if module not in DISCARDED:
             return own

@@ -10,7 +10,7 @@ NARROW = "needs a precision with narrow GEMMs, such as fp8-block"
 
 
 def require_divisible(execution: Execution) -> None:
-    """Raise `InvalidConfiguration` for what cannot be divided: heads, the sequence, experts."""
+    """Raise `InvalidConfiguration` for indivisible sizes: heads, the sequence, experts."""
     for field, reason in _faults(execution):
         raise InvalidConfiguration(field, reason)
 

@@ -9,7 +9,7 @@ from bfpp.schedules.settings.recomputation import NORM
 from bfpp.sim.operators.operators import Execution, Operator, Tensor, Work
 
 OTHER = "other"
-"""The module of what is not recomputed by itself."""
+"""The module of operators that are not recomputed by themselves."""
 
 MASK = 1
 """Bytes of a number of a dropout mask."""
@@ -60,7 +60,7 @@ def norm(
 
 
 def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tensor) -> Operator:
-    """The sum of a branch and what it branched off from, with dropout of the branch."""
+    """The residual sum of a branch and its input, with dropout of the branch."""
     moved, kept = (3 * writes.bytes, 2 * writes.bytes), []
     if execution.model.has_dropout:
         mask = Tensor(f"{name} mask", MASK * writes.bytes / execution.number)

@@ -1,4 +1,4 @@
-"""Operators of a model on one device: what each computes, moves, keeps and communicates.
+"""Operators of a model on one device: their flops, traffic, activations and communication.
 
 All costs follow from lists of them: seconds (`sim.compute`), saved activations by
 recomputation policy (`sim.checkpointing`), and operations.
@@ -32,7 +32,7 @@ class Tensor(NamedTuple):
 
 
 class Kernel(Enum):
-    """Kinds of kernels by what limits their speed; attention is the fused one."""
+    """Kinds of kernels by the limit of their speed; attention is the fused one."""
 
     PRODUCT = auto()
     ATTENTION = auto()
@@ -69,7 +69,7 @@ class Copies(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective over `bytes` of data in all; of an all-to-all, of what one device sends.
+    """A collective over `bytes` of data in all; of an all-to-all, those that one device sends.
 
     The software may let it run at the same time as a GEMM (`overlapped`). One that overlaps the
     kernels of its own operator overlaps a share of them (`beside`); one that is `interleaved`

@@ -13,7 +13,7 @@ from bfpp.sim.presets.files import Table
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file: what it is, which options take it, and how it is known."""
+    """A kind of file: its description, the options that take it, and its marks."""
 
     title: str
     takers: str

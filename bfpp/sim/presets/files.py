@@ -88,7 +88,7 @@ def _require_64_bits(value: object) -> None:
 
 @cache
 def fitted_settings(kind: str) -> Mapping[str, Table]:
-    """The shipped constants that `bfpp fit` found, for `clusters` or `implementations`, by name."""
+    """The shipped results of `bfpp fit`, for `clusters` or `implementations`, by name."""
     settings: Mapping[str, Table] = _fitted().get(kind, {})
     return settings
 
@@ -184,7 +184,7 @@ _RANGES: tuple[tuple[tuple[type, ...], Callable[[Any], bool], str], ...] = (
     ((int,), is_count, f"at most {LARGEST_COUNT:,}"),
     ((float,), is_usable, f"from {LEAST:g} to {LARGEST:g}"),
 )
-"""For each kind of number, what must hold of it, in words too."""
+"""For each kind of number, its condition, in words too."""
 
 
 def shown(value: object) -> str:

@@ -54,10 +54,10 @@ WAITED_FOR = {
     Cause.BUFFER: COMMUNICATION,
     Cause.OPTIMIZER: OPTIMIZER,
 }
-"""What the causes of idle time count as; the others are the bubble."""
+"""Parts that causes of idle time are counted in; the others are the bubble."""
 
 RIVALS = 3
-"""How many other kinds a winner is compared with: the best ones."""
+"""Number of other kinds that a winner is compared with: the best ones."""
 
 WITHOUT_PIPELINE = "no pipeline"
 
@@ -77,16 +77,16 @@ def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, floa
     alone = _of_mean_rank(unit_seconds(kept, layers, communicates=False), layout)
     device, precision = physical.cluster.device, physical.execution.precision
     peak = physical.model_flops(layout) / device.peak_of(precision)
-    found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
+    parts = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
     mean = Causes(timeline).mean_rank
     hidden = max(whole - mean["compute"], 0.0)  # of exchanges, in fused blocks
-    found[PEAK], found[RECOMPUTATION] = peak, whole - once
-    found[COMMUNICATION] = once - alone - hidden
+    parts[PEAK], parts[RECOMPUTATION] = peak, whole - once
+    parts[COMMUNICATION] = once - alone - hidden
     # Including what power limits and communication in parallel with compute add to passes.
-    found[KERNELS] = mean["compute"] - sum(found.values())
+    parts[KERNELS] = mean["compute"] - sum(parts.values())
     for cause in Cause:
-        found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
-    return found
+        parts[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
+    return parts
 
 
 def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
@@ -173,7 +173,7 @@ def decision(
     shown: Sequence[Outcome],
     all_of: Callable[[Sequence[Callable[[], Any]]], Sequence[Any]],
 ) -> Decision | None:
-    """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it.
+    """The reason why the first of a ranking wins, if any, and those `shown` that tie with it.
 
     `all_of` calls functions, perhaps in parallel as they take long, and returns their results.
     """
@@ -186,14 +186,14 @@ def decision(
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
     ends = {_end(winner, each) for each in [*others, *unsure]}
-    found = all_of(
+    results = all_of(
         [
             *(partial(account_of, problem, each, ends) for each in [winner, *others]),
             *(partial(doubt_about, problem, each, ends) for each in unsure),
         ]
     )
-    accounts: Sequence[Account] = found[: 1 + len(others)]
-    doubts: Sequence[Doubt] = found[1 + len(others) :]
+    accounts: Sequence[Account] = results[: 1 + len(others)]
+    doubts: Sequence[Doubt] = results[1 + len(others) :]
     account, *theirs = accounts
     rivals = [
         _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)

@@ -92,7 +92,7 @@ def expert_sizes(problem: Problem) -> list[int]:
 
 @contextmanager
 def _valid(broken: Counter[str]) -> Iterator[None]:
-    """Leave out what breaks a rule, and count it for that rule."""
+    """Leave out configurations that break a rule, and count them for that rule."""
     try:
         yield
     except InvalidConfiguration as error:
@@ -132,7 +132,7 @@ class _Enumeration:
         return Space(SpaceTables(*tables), *columns)
 
     def add(self, degrees: Degrees, samples: int) -> None:
-        """Add what divides so, with as many samples on each replica."""
+        """Add divisions of this kind, with as many samples on each replica."""
         problem = self._problem
         computed = problem.computed(degrees)
         communications = [each for each in problem.communications(degrees) if problem.allows(each)]
@@ -211,7 +211,7 @@ class _Enumeration:
             return []
         looped = pp > 1 and schedule.looped
         every = [each for each in divisors(-(-layers // pp)) if each > 1]
-        found: list[tuple[Division, tuple[int, ...] | None]] = []
+        divisions: list[tuple[Division, tuple[int, ...] | None]] = []
         for loops, rule in product(
             every if looped else [schedule.loops], (cuts if pp > 1 else ()) or (None,)
         ):
@@ -222,10 +222,10 @@ class _Enumeration:
             if (not cut or min(cut) < 0) if rule else stages > layers:
                 continue
             if looped or not has_replicas:
-                found.append(((loops, 1), cut))
+                divisions.append(((loops, 1), cut))
             else:
-                found.append((default_division(schedule, layers, pp, cut=cut), cut))
-        return found
+                divisions.append((default_division(schedule, layers, pp, cut=cut), cut))
+        return divisions
 
 
 Division = tuple[int, int | tuple[int, ...]]

@@ -1,4 +1,4 @@
-"""Configurations predicted: what several share is worked out once.
+"""Predictions of configurations: shared results are computed once.
 
 The costs of a setting hold for every pipeline, a pipeline's order for any communication, and a task
 graph for any costs. So a space is predicted graph by graph, and what does not depend on a graph's

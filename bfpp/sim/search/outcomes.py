@@ -96,7 +96,7 @@ class Outcome:
 RESULTS = tuple(
     field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
 )
-"""What a simulation says."""
+"""Columns that a simulation fills in."""
 
 PARTS, ROBUST = "memory_parts_gb", "robust_step_time"
 """Results that are no number each: several, and one that few have."""
@@ -302,7 +302,7 @@ def _of_cut(setting: CostSetting) -> str | None:
 COMMUNICATED = tuple(
     each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
 )
-"""What a row says of communication, other than its sharding."""
+"""Columns of communication, other than its sharding."""
 
 
 def _named_parameters(schedule: Schedule) -> dict[str, Any]:

@@ -37,7 +37,7 @@ ANY_SCHEDULE = "1f1b"
 """Costs are those of any schedule."""
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
-"""What an implementation supports, if not all (the paper, section Evaluation)."""
+"""Shardings that an implementation supports, if not all (the paper, section Evaluation)."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Problem:
     objective: Objective = Objective.THROUGHPUT
     jitter: Jitter = USUAL_JITTER
     rules: tuple[Schedule, ...] = field(init=False, repr=False)
-    """The schedules themselves: what a name finds is another one once its file has changed."""
+    """The schedules themselves: a name stands for another one once its file has changed."""
 
     def __post_init__(self) -> None:
         if self.implementation is CLUSTERS_OWN:
@@ -93,8 +93,8 @@ class Problem:
                 if not is_count(value):
                     reason = f"must be a whole number of at least 1, not {value!r}"
                     raise InvalidConfiguration(name, reason)
-        found = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
-        object.__setattr__(self, "rules", tuple(found))
+        rules = [find_schedule(each) if isinstance(each, str) else each for each in self.schedules]
+        object.__setattr__(self, "rules", tuple(rules))
         require_columns(self.rules)
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)
@@ -106,7 +106,7 @@ class Problem:
             self._experiment().require_offload()
 
     def computed(self, degrees: Degrees) -> list[dict[str, Any]]:
-        """In which precisions, with what recomputed, with which overlap of collectives: as asked.
+        """Requested ranges of precisions, recomputation, and overlap of collectives.
 
         What nobody asked for is left to the implementation.
         """
@@ -180,7 +180,7 @@ class Problem:
 
 
 POLICIES = ("none", "selective", "full")
-"""What a search with today's software recomputes, unless that is said."""
+"""Recomputation policies of a search with today's software, by default."""
 
 
 def usual_ranges(model: Transformer, implementation: Implementation) -> dict[str, Any]:
@@ -198,7 +198,7 @@ DIMENSIONS = (
     *(each.name for each in fields(Degrees)), "microbatches", "microbatch_size", "loops",
     "units_per_stage", "sharding",
 )  # fmt: skip
-"""What every search varies, by the names of an experiment's values."""
+"""Dimensions of every search, by the names of an experiment's values."""
 
 
 def replicas(degrees: Degrees) -> int:

@@ -68,8 +68,8 @@ class CaseBest:
         smaller: Flags = self._needed < needed[:, np.newaxis]
         passed = smaller if self._objective is Objective.MEMORY else faster
         undercut = faster & (self._needed <= needed[:, np.newaxis])
-        found: Flags = undercut.any(axis=1) & (passed.sum(axis=1) >= self._top)
-        return found
+        exceeding: Flags = undercut.any(axis=1) & (passed.sum(axis=1) >= self._top)
+        return exceeding
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ class Best:
             self._cases[case].add(speed[places], needed[places])
 
     def exceeds(self, space: Space, speed: Seconds, needed: Seconds) -> Flags:
-        """Those whose bounds are not among what is wanted of their case."""
-        found = np.zeros(len(space), dtype=bool)
+        """Those whose bounds are not good enough for their case."""
+        exceeding = np.zeros(len(space), dtype=bool)
         for case, places in cases(space):
-            found[places] = self._cases[case].exceeds(speed[places], needed[places])
-        return found
+            exceeding[places] = self._cases[case].exceeds(speed[places], needed[places])
+        return exceeding
 
 
 _best = lru_cache(1)(Best)
-"""What a worker knows of the best, over all pieces of a search: each configuration once."""
+"""A worker's record of the best over all pieces of a search: each configuration once."""
 
 
 def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
@@ -130,7 +130,7 @@ def evaluate_best(
 
 
 class _Pruned:
-    """A search that leaves out what it can, graph by graph."""
+    """A search that prunes, graph by graph."""
 
     def __init__(self, known: Evaluation, space: Space, best: Best | None) -> None:
         self._known, self._space, self._best = known, space, best

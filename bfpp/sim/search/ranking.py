@@ -1,4 +1,4 @@
-"""The best of some outcomes, the front of speed against memory, and what comes nearest."""
+"""The best of some outcomes, the front of speed against memory, and the nearest to fitting."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ KEYS: dict[Objective, Callable[[Outcomes], tuple[Seconds, Seconds]]] = {
     Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
     Objective.ROBUSTNESS: lambda each: (_robust_seconds_of_sample(each), each.memory_largest_gb),
 }
-"""What is least for the best, and then decides between equal ones, by objective."""
+"""Sort keys by objective: least for the best, then between equal ones."""
 
 
 def nearest(outcomes: Outcomes) -> Outcome:
-    """The one that needs least memory: of those that do not fit, what comes nearest."""
+    """The one that needs least memory: of those that do not fit, the nearest."""
     return outcomes[int(outcomes.memory_largest_gb.argmin())]
 
 
@@ -62,12 +62,12 @@ def front(best_first: Outcomes, apart: float = 0.0) -> Offsets:
     devices, needed = best_first.space.devices, best_first.memory_largest_gb
     cheap, saved = best_first.tokens_per_second_per_gpu, apart * best_first.device_memory_gb
     undercut = [_undercut(needed, np.flatnonzero(devices == each)) for each in np.unique(devices)]
-    found = np.zeros(0, dtype=np.int64)
-    for place in np.sort(np.concatenate([found, *undercut])).tolist():
-        as_cheap = found[cheap[found] >= cheap[place]]
+    on_front = np.zeros(0, dtype=np.int64)
+    for place in np.sort(np.concatenate([on_front, *undercut])).tolist():
+        as_cheap = on_front[cheap[on_front] >= cheap[place]]
         if (needed[place] < needed[as_cheap] - saved[place]).all():
-            found = np.append(found, place)
-    return found
+            on_front = np.append(on_front, place)
+    return on_front
 
 
 def _undercut(needed: Seconds, places: Offsets) -> Offsets:

@@ -32,7 +32,7 @@ Places = Offsets | Integers | Flags
 
 
 class Pipeline(NamedTuple):
-    """A schedule on stages and micro-batches: what an order of passes depends on."""
+    """A schedule on stages and micro-batches, which decide an order of passes."""
 
     schedule: Schedule
     pp: int
@@ -281,7 +281,7 @@ class Space(Sequence[Configuration]):
         return Space(self.tables, *(column[places] for column in self.columns))
 
     def compact(self) -> Space:
-        """The same, of tables without any other rows: what is sent elsewhere."""
+        """The same, with tables of its own rows alone, to be sent to other processes."""
         tables, columns = [], []
         for table, column in zip(self.tables, self.columns, strict=True):
             used, number = np.unique(column, return_inverse=True)
@@ -317,8 +317,8 @@ class Space(Sequence[Configuration]):
             ]
         numbers = _one_number(others.columns, others.tables)
         is_known = np.all([column != NONE for column in columns], axis=0)
-        found: Flags = is_known & np.isin(_one_number(columns, others.tables), numbers)
-        return found
+        is_member: Flags = is_known & np.isin(_one_number(columns, others.tables), numbers)
+        return is_member
 
     def graphs(self) -> Iterator[Graph]:
         """Neighbours that have one task graph, in the order in which they stand."""

@@ -1,6 +1,6 @@
 """Training time against cost, over sizes of the cluster (the paper, section Trade-off).
 
-What was found on some GPUs is extrapolated to clusters of other sizes by data
+Results on some GPUs are extrapolated to clusters of other sizes by data
 parallelism: the batch grows with the cluster, the throughput of a GPU stays.
 Large batches need more samples for the same loss, by the critical batch size.
 """
@@ -18,7 +18,7 @@ SECONDS_A_DAY = 86_400.0
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """A whole training on `gpus` GPUs: how long it takes, and what it costs.
+    """A whole training on `gpus` GPUs: its time and its cost.
 
     `outcome` is what it extrapolates; `batch` is in samples, `days` of wall
     time, `gpu_days` over all GPUs.

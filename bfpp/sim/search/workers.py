@@ -32,10 +32,10 @@ from bfpp.sim.search.safe_path import VARIABLE, safe_path
 LOCAL = "local"
 
 SERVER, SHARED = "forkserver", "bfpp.sim.search.evaluation"
-"""What workers are forked off, and what it imports once for all of them."""
+"""The server that workers are forked off, and the module it imports once for all of them."""
 
 PROCESS = os.getpid()
-"""This process. What is forked off it cannot wait for its server, so starts new processes."""
+"""This process. Its forks cannot wait for its server, so they start new processes."""
 
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
@@ -49,7 +49,7 @@ class Future(Protocol):
         """True once the work has ended."""
 
     def result(self) -> Any:
-        """The work's result; raises what it raised."""
+        """The work's result; raises its error."""
 
 
 class Executor(Protocol):

@@ -24,7 +24,7 @@ from bfpp.sim.synthesis.problem.memory_limits import FIELD, Memory
 from bfpp.sim.synthesis.problem.objectives import Aim
 from bfpp.sim.synthesis.problem.placements import Board
 from bfpp.sim.synthesis.problem.problem import TOLERANCE, OrderingProblem, Words, priced
-from bfpp.sim.synthesis.search.annealing import Found, Progress, search
+from bfpp.sim.synthesis.search.annealing import Progress, TimedWords, search
 from bfpp.sim.synthesis.search.building_blocks import repeated_blocks
 
 SHARES_OF_ROUNDS = (0.05, 0.1, 0.85, 0.2)
@@ -33,7 +33,7 @@ than the search counted. The last round is for what still does not fit."""
 
 SHARE_OF_FIRST_PROOF = 1 / 10
 """Of the time, for CP-SAT where it is installed, before anything else: it proves many small orders
-that are found at once, and improves some."""
+of the quick heuristics optimal, and improves some."""
 
 SHARE_OF_PROOF = 1 / 2
 """Of the rest, for CP-SAT after the search."""
@@ -42,7 +42,7 @@ TITLE = "synthesised"
 
 
 class Candidate(NamedTuple):
-    """An order by the engine: the value of the objective, and what ranks keep and exceed."""
+    """An order by the engine: the objective's value, and the ranks' peaks and excess."""
 
     seconds: float
     experiment: Experiment
@@ -114,10 +114,14 @@ class BoardSearch:
     def best(
         self, seconds: float, progress: Progress | None = None, enough: float = 0.0
     ) -> Synthesis:
-        """The best order found, or the first that takes no longer than `enough`."""
+        """The best order, or the first that takes no longer than `enough`."""
         fitting = self.fitting_rules
         starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
-        problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
+        problems, candidates, met = (
+            [*self.aim.problems(self.problem)],
+            [*fitting],
+            list[TimedWords](),
+        )
         starts += repeated_blocks(problems[0])
         deadline, proves = Deadline(seconds), is_available() and self.aim is not Aim.PERIOD
         if proves:
@@ -151,7 +155,9 @@ class BoardSearch:
             starts += repeated_blocks(problems[0])
         if not candidates:
             raise _no_order(deadlocked=bool(met) and not orders)
-        known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
+        known = min(
+            (TimedWords.of(problems[0], each.words) for each in met), key=_seconds, default=None
+        )
         is_open = known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE)
         if proves and seconds and known and is_open:
             better, least = refined(self.problem, problems[0], known, seconds * SHARE_OF_PROOF)
@@ -195,11 +201,9 @@ class BoardSearch:
 def _no_order(*, deadlocked: bool) -> InvalidConfiguration:
     """The error where no order can run, or none keeps to the limits."""
     if deadlocked:
-        return InvalidConfiguration(
-            "p2p", "every order that was found deadlocks, or exchanges messages"
-        )
+        return InvalidConfiguration("p2p", "every candidate order deadlocks, or exchanges messages")
     return InvalidConfiguration(FIELD, "no order was found that keeps to it")
 
 
-def _seconds(each: Candidate | Found) -> float:
+def _seconds(each: Candidate | TimedWords) -> float:
     return each.seconds

@@ -35,7 +35,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Synthesis:
-    """The experiment with the best order found, and how good that is.
+    """The experiment with the best order of a search, and how good that is.
 
     `seconds` is the value of the objective, `aim`, and `bound` its lower bound for these stages
     (for robustness, without jitter). `rule` is the best registered schedule within the memory
@@ -71,7 +71,7 @@ class Synthesis:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the search, which had found the `best`."""
+    """Ctrl-C ended the search, with the `best` so far."""
 
     def __init__(self, best: Synthesis) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def best_of(results: Sequence[Synthesis]) -> Synthesis:
     return replace(best, bound=bound, rule=rule.rule, rule_seconds=rule.rule_seconds)
 
 
-def all_found(find: Callable[[Each], Result], each_of: Iterable[Each]) -> list[Result]:
+def all_feasible(find: Callable[[Each], Result], each_of: Iterable[Each]) -> list[Result]:
     """Results of all searches that gave one; raises the last refusal if none did."""
     results, refused = [], None
     for each in each_of:

@@ -1,4 +1,4 @@
-"""Synthesis from the outside: takes an experiment, returns it with the best order found."""
+"""Synthesis from the outside: takes an experiment, returns it with the best order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bfpp.sim.synthesis.joint.descent import Choosing, SearchOn
 from bfpp.sim.synthesis.joint.joint import joint
 from bfpp.sim.synthesis.joint.least_memory import least_memory
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
-from bfpp.sim.synthesis.outcome import Interrupted, Synthesis, all_found, best_of
+from bfpp.sim.synthesis.outcome import Interrupted, Synthesis, all_feasible, best_of
 from bfpp.sim.synthesis.problem.memory_limits import Limits, memory_of
 from bfpp.sim.synthesis.problem.objectives import Aim
 from bfpp.sim.synthesis.problem.placements import Board, boards
@@ -52,8 +52,8 @@ def synthesize(
     `Interrupted`, a `KeyboardInterrupt` with the `best`.
 
     >>> from bfpp.sim.experiment.experiment import Experiment
-    >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)
-    >>> found.step_time, found.bound.seconds
+    >>> result = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)
+    >>> result.step_time, result.bound.seconds
     (13.0, 13.0)
     """
     aim = chosen(Aim, "objective", objective)
@@ -71,7 +71,7 @@ def synthesize(
 
     with interruptible() as is_interrupted:
         try:
-            best = _found(on, made, aim, choose, slack, seconds, progress)
+            best = _best(on, made, aim, choose, slack, seconds, progress)
         except InvalidConfiguration:
             if is_interrupted():
                 raise KeyboardInterrupt from None
@@ -81,7 +81,7 @@ def synthesize(
     return best
 
 
-def _found(
+def _best(
     on: SearchOn, made: Sequence[Board], aim: Aim, choose: Sequence[str], slack: float,
     seconds: float, progress: Progress | None,
 ) -> Synthesis:  # fmt: skip
@@ -94,9 +94,9 @@ def _found(
         return on(board).best(seconds, progress)
 
     if aim is not Aim.MEMORY:
-        return best_of(all_found(lambda each: shortest(each, share), made))
+        return best_of(all_feasible(lambda each: shortest(each, share), made))
     first = share * SHARE_OF_FASTEST
-    fastest = all_found(lambda each: (each, shortest(each, first)), made)
+    fastest = all_feasible(lambda each: (each, shortest(each, first)), made)
     return least_memory(fastest, slack, share - first, progress, choosing)
 
 

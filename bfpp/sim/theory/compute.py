@@ -10,7 +10,7 @@ FLOPS_PER_PARAMETER = 8
 
 
 def training_cost(total_compute: float, peak: float, utilization: float) -> float:
-    """GPU-seconds to train (Cost of Eq. time_cost): total compute over what a GPU does.
+    """GPU-seconds to train (Cost of Eq. time_cost): total compute over a GPU's throughput.
 
     `total_compute` in FLOP, `peak` in FLOP/s a GPU, `utilization` the share of it in use.
     """

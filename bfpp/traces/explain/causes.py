@@ -1,4 +1,4 @@
-"""Causes of idle time: the critical path of a step, and what each rank waits for.
+"""Causes of idle time: the critical path of a step, and the waits of each rank.
 
 Theory of operation
 

@@ -98,7 +98,7 @@ def drawn_rows(timeline: Timeline, streams: Collection[Stream] = STREAMS) -> lis
 
 
 def drawn_operations(graph: TaskGraph, drawn: Sequence[LaneRow]) -> list[Operation]:
-    """The operations of the rows' tasks: what a legend has to explain."""
+    """The operations of the rows' tasks, for the legend."""
     seen: set[int] = set()
     for row in drawn:
         seen.update(np.unique(graph.operation[row.tasks]).tolist())

@@ -90,7 +90,7 @@ def text(
 
 
 def _scale(timeline: Timeline, drawn: Sequence[LaneRow], available: int) -> Scale:
-    """Whole characters for each unit of time if there is a unit and room, else all that fit."""
+    """The scale: whole characters a unit of time if there is a unit and room, else all that fit."""
     origin, seconds = float(timeline.start.min()), timeline.step_time
     units = _units(timeline, drawn)
     if not 0 < units <= available:

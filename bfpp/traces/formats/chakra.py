@@ -48,7 +48,7 @@ COMPUTES, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7
 COLLECTIVES = {
     "all-reduce": 0, "gather": 2, "all-gather": 2, "all-to-all": 6, "reduce-scatter": 7,
 }  # fmt: skip
-"""Types of collectives by what an operation does: a gather of weights is an all-gather."""
+"""Types of collectives by operation: a gather of weights is an all-gather."""
 ALL_REDUCE = 0
 
 GRAPH, SOURCE, ABOUT = "bfpp.graph", "bfpp.source", "bfpp.about"

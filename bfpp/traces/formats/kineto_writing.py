@@ -34,7 +34,7 @@ HOST = 0
 
 UPDATE = "Optimizer.step#step"
 KERNELS = {"all-reduce": "AllReduce", "gather": "AllGather", "reduce-scatter": "ReduceScatter"}
-"""NCCL's kernels by what an operation does."""
+"""NCCL's kernels by operation."""
 
 
 def kineto_files(timeline: Timeline) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ from bfpp.traces.timeline.units import MICROSECONDS_PER_SECOND, NANOSECONDS_PER_
 Event = dict[str, object]
 
 GRAPH = "taskGraph"
-"""The key of the whole graph, next to the events: what a trace is read back with."""
+"""The key of the whole graph, next to the events, by which a trace is read back."""
 
 LONGEST = 2.0**63 / NANOSECONDS_PER_SECOND / 2
 """The longest step in seconds: 146 years, and room to shift its tasks."""

@@ -34,7 +34,7 @@ NEEDED, MEASURED_ALONE = ("start", "end"), ("posted", "ready")
 """The columns of seconds."""
 
 MOST_SECONDS = 1e100
-"""More than any prediction; what is computed from them is finite."""
+"""More than any prediction; results computed from them are finite."""
 
 
 class MalformedTimeline(InvalidFile):

@@ -1,4 +1,4 @@
-"""Kernels: what the devices of a process did with its time, whatever ran on them.
+"""Kernels: a breakdown of a process's device time, whatever ran on it.
 
 Theory of operation
 

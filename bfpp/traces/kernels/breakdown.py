@@ -35,7 +35,7 @@ class TimeParts(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Idle seconds: before the launch of what ends them, after it, or nobody knows."""
+    """Idle seconds: before the launch of the kernel that ends them, after it, or unknown."""
 
     for_launch: float | None
     after_launch: float | None
@@ -52,7 +52,7 @@ class Called(NamedTuple):
 
 
 class Delays(NamedTuple):
-    """Seconds from a call of the host to the start of what it launched.
+    """Seconds from a call of the host to the start of its kernel.
 
     `early` counts those that are measured to start before their call, as where clocks differ.
     """
@@ -122,14 +122,14 @@ class Breakdown:
 
     def by_name(self, kind: ActivityKind) -> dict[str, Called]:
         """Activities of a kind by name, those that take longest first."""
-        found = self._called(self.profile.name, self.profile.of(kind))
-        return {self.profile.names[name]: each for name, each in found}
+        counted = self._called(self.profile.name, self.profile.of(kind))
+        return {self.profile.names[name]: each for name, each in counted}
 
     @cached_property
     def by_collective(self) -> dict[CollectiveCall, Called]:
-        """Communication by group, operation and size, what takes longest first."""
-        found = self._called(self.profile.collective, self.profile.of(ActivityKind.COMMUNICATION))
-        return {self.profile.collectives[each]: called for each, called in found}
+        """Communication by group, operation and size, longest first."""
+        counted = self._called(self.profile.collective, self.profile.of(ActivityKind.COMMUNICATION))
+        return {self.profile.collectives[each]: called for each, called in counted}
 
     @cached_property
     def by_group(self) -> dict[int, Called]:
@@ -147,16 +147,16 @@ class Breakdown:
     @cached_property
     def by_stream(self) -> dict[str, tuple[int, float, dict[ActivityKind, float]]]:
         """Activities of each stream, its busy seconds, and those of each kind."""
-        found = {}
+        streams = {}
         for place, name in enumerate(self.profile.streams):
             own = self.profile.stream == place
             kinds = {kind: self._union(own & self.profile.of(kind)).length for kind in ActivityKind}
-            found[name] = int(own.sum()), self._union(own).length, kinds
-        return found
+            streams[name] = int(own.sum()), self._union(own).length, kinds
+        return streams
 
     @cached_property
     def waiting(self) -> Waiting:
-        """Idle time, by whether what ends it had been launched."""
+        """Idle time, by whether the kernel that ends it had been launched."""
         begin, end = self.busy.end[:-1], self.busy.start[1:]
         order = np.argsort(self.profile.start, kind="stable")
         # The first activity to start after the stretch is the one that ends it.
@@ -197,7 +197,7 @@ class Breakdown:
 
     @cached_property
     def launched_in_steps(self) -> TimeParts | None:
-        """The parts of what was launched until the last marked step ends, and of nothing else.
+        """The parts of kernels launched until the last marked step ends, and of no others.
 
         None where no launch, or no step, is known.
         """
@@ -222,11 +222,11 @@ class Breakdown:
         rows = np.flatnonzero(of)
         rows = rows[np.argsort(column[rows], kind="stable")]
         codes, first = np.unique(column[rows], return_index=True)
-        found = [
+        counted = [
             (int(code), self._count(own.astype(np.int32)))
             for code, own in zip(codes, np.split(rows, first)[1:], strict=True)
         ]
-        return sorted(found, key=lambda each: -each[1].seconds)
+        return sorted(counted, key=lambda each: -each[1].seconds)
 
     def _count(self, own: Integers) -> Called:
         ran = union(self.profile.start[own], self.profile.end[own])

@@ -1,4 +1,4 @@
-"""Forward and backward passes of a rank, and what of them is compute.
+"""Forward and backward passes of a rank, and their compute.
 
 A pass lasts from its first to its last kernel: what it waits for in between is a hole in it. Passes
 of one operation may overlap on a device, whose time then counts once.
@@ -28,12 +28,12 @@ def pass_times(
     breakdown: Breakdown, passes: Sequence[RecognisedPass], shift: float
 ) -> dict[str, PassTimes]:
     """Passes by operation; `shift` is from their clock to the breakdown's."""
-    found: dict[str, PassTimes] = {}
+    times: dict[str, PassTimes] = {}
     for operation in OPERATIONS:
         own = [it for it in passes if it.operation == operation and it.end > it.start]
         if own:
-            found[operation.title] = PassTimes(len(own), parts_within(breakdown, own, shift))
-    return found
+            times[operation.title] = PassTimes(len(own), parts_within(breakdown, own, shift))
+    return times
 
 
 def parts_within(breakdown: Breakdown, passes: Sequence[RecognisedPass], shift: float) -> TimeParts:

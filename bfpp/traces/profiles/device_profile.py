@@ -1,4 +1,4 @@
-"""Profile of the devices of one process: what ran on their streams, and what launched it.
+"""Profile of the devices of one process: the kernels of their streams, and their launches.
 
 `bfpp.traces.profiles.kineto_activities` and `bfpp.traces.profiles.nsight_activities` read it from
 files; `bfpp.traces.kernels` measures it. Times are seconds after the first event of the file. NaN

@@ -1,4 +1,4 @@
-"""Read what devices did from a trace of torch.profiler, of any device and any age.
+"""Read device activities from a trace of torch.profiler, of any device and any age.
 
 Groups and sizes of collectives are arguments of their kernels, or, before PyTorch 2.4, of the
 operator that has the same external id. Waits on events, and ranges that were copied from the host
@@ -29,7 +29,7 @@ SOURCE = "torch.profiler"
 
 KERNELS, COPIES = {"kernel"}, {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 OTHERS = {"mtia_ccp_events"}
-"""Categories of activities, in lower case; the names of others tell what they are."""
+"""Categories of activities, in lower case; others are recognised by name."""
 
 LAUNCHES = {
     "cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "xpu_runtime", "privateuse1_runtime"
@@ -38,7 +38,7 @@ OPERATORS, COLLECTIVE = "cpu_op", "record_param_comms"
 ANNOTATIONS = "user_annotation"
 
 WAITS = {"event_record", "event_wait"}
-"""Names of what takes time on a stream and runs nothing."""
+"""Names of activities that take time on a stream and run nothing."""
 MEMORY = ("memcpy", "memset", "dma_request")
 
 RANK = "rank", "world_size"
@@ -67,23 +67,23 @@ def _profile(trace: Mapping[str, Any]) -> DeviceProfile:
     configured = {each.name: each for each in map(_configured, about.get("pg_config") or ())}
     slices = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     called = _collective_calls(slices)
-    found = Activities()
+    activities = Activities()
     for event in slices:
         category = str(event.get("cat")).lower()
         if category in KERNELS or category in COPIES or category in OTHERS:
             if activity := _activity(event, category, configured, called):
-                found.rows.append(activity)
+                activities.rows.append(activity)
         elif category in LAUNCHES:
             if (correlation := _argument(event, "correlation")) is not None:
                 # Several calls may have one number: the first one is the launch.
-                found.launched.setdefault(correlation, _number(event["ts"]))
+                activities.launched.setdefault(correlation, _number(event["ts"]))
         elif category in {OPERATORS, ANNOTATIONS}:
             begin, end = _span(event)
-            first, last = found.host or (begin, end)
-            found.host = min(first, begin), max(last, end)
+            first, last = activities.host or (begin, end)
+            activities.host = min(first, begin), max(last, end)
             if category == ANNOTATIONS and (match := STEP.fullmatch(str(event["name"]))):
-                found.steps.append(MarkedStep(int(match[1] or match[2]), begin, end))
-    return found.profile(
+                activities.steps.append(MarkedStep(int(match[1] or match[2]), begin, end))
+    return activities.profile(
         SOURCE, MICROSECONDS_PER_SECOND, *(_whole_or_none(about, name) for name in RANK)
     )
 

@@ -1,4 +1,4 @@
-"""Read what devices did from an SQLite export of Nsight Systems: kernels, copies, launches.
+"""Read device activities from an SQLite export of Nsight Systems: kernels, copies, launches.
 
 The export has neither process groups nor sizes of collectives.
 """
@@ -61,20 +61,20 @@ def read_nsight_activities(path: Path) -> list[DeviceProfile]:
 
 def _processes(database: Database) -> list[DeviceProfile]:
     strings = dict(database.rows(STRINGS)) if "StringIds" in database.tables else {}
-    found: dict[int, Activities] = defaultdict(Activities)
+    by_process: dict[int, Activities] = defaultdict(Activities)
     devices: dict[int, set[int]] = defaultdict(set)
     for process, device, activity in _activities(database, strings):
-        found[process].rows.append(activity)
+        by_process[process].rows.append(activity)
         devices[process].add(device)
     if "CUPTI_ACTIVITY_KIND_RUNTIME" in database.tables:
         for thread, correlation, start in database.rows(LAUNCHES):
-            found[thread >> THREAD_BITS].launched.setdefault(correlation, _time(start))
+            by_process[thread >> THREAD_BITS].launched.setdefault(correlation, _time(start))
     if "NVTX_EVENTS" in database.tables:
-        _add_ranges(database, found, strings)
-    if not found:
+        _add_ranges(database, by_process, strings)
+    if not by_process:
         raise MalformedTrace("holds no range, no call of CUDA and no kernel")
-    in_order = sorted(found, key=lambda process: (sorted(devices[process]), process))
-    return [found[process].profile(SOURCE, NANOSECONDS_PER_SECOND) for process in in_order]
+    in_order = sorted(by_process, key=lambda process: (sorted(devices[process]), process))
+    return [by_process[process].profile(SOURCE, NANOSECONDS_PER_SECOND) for process in in_order]
 
 
 def _activities(
@@ -106,16 +106,16 @@ def _activities(
 
 
 def _add_ranges(
-    database: Database, found: dict[int, Activities], strings: Mapping[int, Any]
+    database: Database, by_process: dict[int, Activities], strings: Mapping[int, Any]
 ) -> None:
     """Steps, and when the host was seen."""
     for text, number, thread, start, end in database.rows(RANGES, PUSHED, STARTED):
         name, own = str(strings.get(number, "") if text is None else text), thread >> THREAD_BITS
         begin, last = _time(start), _time(end)
-        first, latest = found[own].host or (begin, last)
-        found[own].host = min(first, begin), max(latest, last)
+        first, latest = by_process[own].host or (begin, last)
+        by_process[own].host = min(first, begin), max(latest, last)
         if match := STEP.fullmatch(name):
-            found[own].steps.append(MarkedStep(int(match[1] or match[2]), begin, last))
+            by_process[own].steps.append(MarkedStep(int(match[1] or match[2]), begin, last))
 
 
 def _time(nanoseconds: object) -> float:

@@ -23,7 +23,7 @@ MOST = 1e12
 """More than any number or time of an operation; NaN is not less."""
 
 MOST_ROWS = 2**24
-"""More than any analysis is asked for; what they take in memory is bounded."""
+"""More than any analysis is asked for; their memory is bounded."""
 
 NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mb_id", "mc", "gmc")

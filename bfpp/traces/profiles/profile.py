@@ -28,7 +28,7 @@ LAUNCHED = attrgetter("launched")
 
 
 class MalformedTrace(InvalidFile):
-    """A file that does not hold what its profiler writes; the reason is one line."""
+    """A file that is not as its profiler writes it; the reason is one line."""
 
 
 class TracedRange(NamedTuple):

@@ -100,7 +100,7 @@ _LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACK
 
 
 def recognise_passes(seen: Profile) -> RecognisedStep:
-    """Recognise what a rank ran in a profile of it."""
+    """Recognise the passes of a rank in its profile."""
     spans = chain(seen.annotations, seen.functions)
     named_by = {span: passes for span in spans if (passes := _passes_named(seen, span))}
     # Functions of one name may call each other.
@@ -237,7 +237,7 @@ def _begun(
 
 
 def _receives(seen: Profile, received: Sequence[TracedRange]) -> Iterator[Receive]:
-    """Receives in ranges that are named by what they receive."""
+    """Receives in ranges that are named by their message."""
     for span in seen.annotations:
         match = _RECEIVE.fullmatch(span.name)
         inside = _begun(seen, received, span) if match else ()

@@ -1,4 +1,4 @@
-"""Stragglers: what unevenness costs a job, from its operations in many steps.
+"""Stragglers: the cost of unevenness to a job, from its operations in many steps.
 
 Theory of operation, after "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (Lin et al., OSDI 2025), whose definitions these are:

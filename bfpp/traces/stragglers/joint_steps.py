@@ -195,7 +195,7 @@ def _tasks(typical: TypicalStep) -> dict[str, Integers]:
 
 def _collectives(table: OperationTable, columns: dict[str, Integers]) -> list[Integers]:
     """For each kind of participants, the meeting of each task that has them."""
-    found = []
+    meetings = []
     for scope, shared in SHARED.items():
         kinds = [code for code, kind in enumerate(table.kinds) if SCOPES.get(kind) is scope]
         tasks = np.flatnonzero(np.isin(columns["kind"], kinds))
@@ -203,8 +203,8 @@ def _collectives(table: OperationTable, columns: dict[str, Integers]) -> list[In
         meeting = np.full(len(columns["row"]), NONE)
         if len(tasks):
             meeting[tasks] = np.unique(key, axis=1, return_inverse=True)[1].ravel()
-        found.append(meeting)
-    return found
+        meetings.append(meeting)
+    return meetings
 
 
 SHARED = {

@@ -1,4 +1,4 @@
-"""Kinds of operations of a training step, by name: what they are, and who takes part in them."""
+"""Kinds of operations of a training step, by name: their type and their participants."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def communicates(kind: str) -> bool:
 
 
 def is_occasional(kind: str) -> bool:
-    """True for what a worker does in some steps only, such as garbage collection."""
+    """True for operations in some steps only, such as garbage collection."""
     return kind not in _EVERY_STEP and not communicates(kind)
 
 

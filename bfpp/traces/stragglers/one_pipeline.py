@@ -88,7 +88,7 @@ def _pass(rank: Rank, row: int, kind: str) -> RecognisedPass:
 
 
 def _receives(rank: Rank) -> list[Receive]:
-    each, found = rank.operations, []
+    each, receives = rank.operations, []
     for kind, transfer in TRANSFERS.items():
         if transfer.sends:
             continue
@@ -97,8 +97,8 @@ def _receives(rank: Rank) -> list[Receive]:
             if rank.is_inside(own, transfer) and microbatch != NONE:
                 sender = rank.stage(own) + transfer.stages_on
                 times = float(each.start[row]), float(each.end[row])
-                found.append(Receive(CARRIED[transfer.pass_], sender, microbatch, *times))
-    return found
+                receives.append(Receive(CARRIED[transfer.pass_], sender, microbatch, *times))
+    return receives
 
 
 def _range(rank: Rank, row: int) -> TracedRange:

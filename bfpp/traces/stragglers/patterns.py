@@ -103,13 +103,13 @@ def different_steps(slowdowns: Slowdowns) -> list[DifferentStep]:
     usual = NORMAL * float(np.median(np.abs(change)))
     differing = np.flatnonzero(np.abs(change) > max(DIFFERS, DEVIATIONS * usual))
     numbers = [slowdowns.job.table.steps[step] for step in slowdowns.job.steps]
-    found = [
+    steps = [
         DifferentStep(
             numbers[place], float(change[place]), _operation_of(slowdowns, place, change[place])
         )
         for place in differing.tolist()
     ]
-    return sorted(found, key=lambda each: -each.change)
+    return sorted(steps, key=lambda each: -each.change)
 
 
 def _operation_of(slowdowns: Slowdowns, place: int, change: float) -> str | None:

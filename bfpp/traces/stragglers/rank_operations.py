@@ -16,7 +16,7 @@ from bfpp.traces.stragglers.kinds import (
 from bfpp.traces.stragglers.typical_step import Operations
 
 CLOCK = 5e-5
-"""Seconds by which clocks may differ where times decide what belongs together."""
+"""Seconds by which clocks may differ where times decide which operations belong together."""
 
 
 class Rank:
@@ -65,7 +65,7 @@ class Rank:
         return 0 <= self.stage(row) + transfer.stages_on < self.chunks * self.ranks
 
     def transfers(self, kind: str) -> dict[int, int]:
-        """Sends or receives, each with the pass that makes or needs what it carries.
+        """Sends or receives, each with the pass that makes or needs its message.
 
         At an end of an interleaved model, some are recorded that did not run, and one may be
         missing.

@@ -1,4 +1,4 @@
-"""Slowdowns: what unevenness costs in the mean step, and which workers and operations cause it."""
+"""Slowdowns: the cost of unevenness in the mean step, and the workers and operations behind it."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ class Slowdowns:
     def worst_workers(self) -> list[Worker]:
         """The slowest 3 % of workers, by the lesser slowdown of their replica and their stage."""
         device = self._device_of_worker
-        found = [
+        by_slowdown = [
             (-min(replica.mean, stage.mean), device[worker], worker)
             for worker in self.by_worker
             if (replica := self.by_replica[worker[0]]).mean is not None
             and (stage := self.by_stage[worker[1]]).mean is not None
             and worker in device
         ]
-        return [worker for _, _, worker in sorted(found)[: ceil(WORST * len(found))]]
+        return [worker for _, _, worker in sorted(by_slowdown)[: ceil(WORST * len(by_slowdown))]]
 
     @cached_property
     def worst_workers_share(self) -> float | None:
@@ -132,8 +132,8 @@ class Slowdowns:
 
     def _by(self, part: Integers, keys: Iterable[Key]) -> dict[Key, Slowdown]:
         """The slowdown of each part of the tasks, largest first."""
-        found = {key: self._with_own(part == place) for place, key in enumerate(keys)}
-        return dict(sorted(found.items(), key=lambda each: -(each[1].mean or 0.0)))
+        slowdowns = {key: self._with_own(part == place) for place, key in enumerate(keys)}
+        return dict(sorted(slowdowns.items(), key=lambda each: -(each[1].mean or 0.0)))
 
     def _with_own(self, tasks: Flags) -> Slowdown:
         """All but these made even."""

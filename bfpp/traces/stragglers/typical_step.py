@@ -62,7 +62,7 @@ def typical_steps(table: OperationTable) -> tuple[list[TypicalStep], list[int]]:
     microbatches = np.zeros(len(pair), dtype=np.int64)
     forward = table.kind == _code(table, FORWARD)
     np.maximum.at(microbatches, which[forward], table.nth[forward] + 1)
-    found, partial = [], set[int]()
+    steps, partial = [], set[int]()
     for count in np.unique(microbatches):
         alike = microbatches == count
         typical = _typical(table, alike, which)
@@ -72,9 +72,9 @@ def typical_steps(table: OperationTable) -> tuple[list[TypicalStep], list[int]]:
         most = np.zeros(len(table.replicas))
         np.maximum.at(most, replica, measured)
         partial |= set(step[measured < LEAST * most[replica]].tolist())
-        found.append((typical, step, replica))
+        steps.append((typical, step, replica))
     whole = []
-    for typical, step, replica in found:
+    for typical, step, replica in steps:
         kept = ~np.isin(step, list(partial))
         if kept.any():
             row = typical.row[kept]

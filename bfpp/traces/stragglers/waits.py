@@ -142,7 +142,7 @@ def _of_chunk(operations: Operations, passes: Integers, chunk: int) -> Integers:
 
 
 def _after_passes(waits: Waits, rank: Rank, passes: Integers, overlapped: bool) -> None:
-    """Whatever comes after a rank's last pass, in turn."""
+    """Waits after a rank's last pass, each operation for the one before."""
     each = rank.operations
     kinds = [kind for kind in UPDATE if not (overlapped and kind == GRADIENTS)]
     known = [row for kind in kinds for row in rank.numbered(kind).tolist()]

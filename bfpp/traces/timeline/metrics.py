@@ -65,7 +65,7 @@ def compute_time(timeline: Timeline) -> Seconds:
 
 
 def pass_time(timeline: Timeline) -> Seconds:
-    """For each rank, the seconds of its passes: in pieces, with what they exchange inside."""
+    """For each rank, the seconds of its passes; of those in pieces, with their exchanges."""
     return _rank_seconds(timeline, timeline.graph.is_pass)
 
 

@@ -1,4 +1,4 @@
-"""Operations of many steps on many workers: what the profiler of a whole job counts.
+"""Operations of many steps on many workers, as a whole job's profiler records them.
 
 A worker is a pipeline rank of a replica. Rules that each table keeps:
 

@@ -77,7 +77,7 @@ class Timeline:
         return drawn
 
     def figure(self) -> Figure:
-        """A plotly figure of what each rank computes and communicates, for a notebook."""
+        """A plotly figure of each rank's compute and communication, for a notebook."""
         return RENDERERS[FIGURE](self)
 
     @property

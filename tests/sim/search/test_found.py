@@ -17,7 +17,7 @@ from bfpp.commands.tradeoff import _chart, _print, _record
 from bfpp.reports.search.costs import cost
 from bfpp.reports.search.results import write_table
 from bfpp.reports.search.summary import print_decision, record_of
-from bfpp.reports.search.table import print_found
+from bfpp.reports.search.table import print_outcomes
 from bfpp.schedules import Communication, Configuration, Sharding, find_schedule
 from bfpp.schedules.settings.degrees import Degrees
 from bfpp.schedules.settings.precision import Precision
@@ -123,8 +123,8 @@ def test_the_table_and_the_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # as wide as in files
-    print_found("Found", Outcomes.of([*BOTH, TOO_LARGE]), BOTH, DECISION.ties, Jitter())
-    print_found("Nothing", Outcomes.of([TOO_LARGE]), [], {}, Jitter())
+    print_outcomes("Found", Outcomes.of([*BOTH, TOO_LARGE]), BOTH, DECISION.ties, Jitter())
+    print_outcomes("Nothing", Outcomes.of([TOO_LARGE]), [], {}, Jitter())
     left_out = {"too large": 1234, "not tried": 0}
     print_decision(DECISION, left_out, STEP, cost(WINNER, 3.0), Jitter())
     require_golden("printed/search.txt", capsys.readouterr().out)

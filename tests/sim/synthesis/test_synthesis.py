@@ -205,7 +205,7 @@ def test_schedules_that_cannot_run_do_not_compete(pp: int, more: dict[str, objec
 def test_where_all_orders_deadlock_it_says_so() -> None:
     """The order by which stages are priced deadlocks in these queues too, and is not blamed."""
     experiment = Experiment("1f1b", pp=2, microbatches=4, p2p="deferred")
-    with pytest.raises(InvalidConfiguration, match="p2p: every order that was found deadlocks"):
+    with pytest.raises(InvalidConfiguration, match="p2p: every candidate order deadlocks"):
         synthesize(experiment, placement="looped", seconds=SOON)
 
 

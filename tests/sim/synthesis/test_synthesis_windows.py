@@ -12,7 +12,7 @@ from bfpp.sim.synthesis.cp_sat import exact
 from bfpp.sim.synthesis.cp_sat.exact import improved, solve, stretches
 from bfpp.sim.synthesis.cp_sat.window import Window
 from bfpp.sim.synthesis.problem.problem import HALVES, OrderingProblem, Words
-from bfpp.sim.synthesis.search.annealing import Found, replayed, search
+from bfpp.sim.synthesis.search.annealing import TimedWords, replayed, search
 from tests.sim.synthesis.test_synthesis import SOME, problems, rows_of
 
 
@@ -24,7 +24,7 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
         np.zeros(2), np.ones(2), np.full(2, 2.0),
     )  # fmt: skip
     words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
-    known = Found(replayed(problem, words), words)
+    known = TimedWords(replayed(problem, words), words)
     monkeypatch.setattr(exact, "MOST_FREE", most_free)
     found = improved(problem, known, 5.0, lambda: 0.0)
     assert problem.within(found.words)
@@ -56,7 +56,7 @@ def test_a_known_order_is_a_solution_of_its_window(
 ) -> None:
     """So no bound is above an order that can run."""
     words = search(problem, [], 0.0)[0].words if dispatched else one_by_one(problem)
-    known = Found.of(problem, words)
+    known = TimedWords.of(problem, words)
     begin, until = (each * known.seconds for each in share)
     window = Window(problem, known, begin, until, range(problem.layout.pp))
     for each, start in window.start.items():

@@ -245,17 +245,17 @@ done:
 static int64_t last_rank(const struct Replay *replay, const struct Run *run)
 {
     double latest = -1.0;
-    int64_t found = 0;
+    int64_t busy_last = 0;
     for (int64_t rank = 0; rank < replay->problem->ranks; rank++) {
         int64_t last = rank * replay->width + replay->lengths[rank] - 1;
         double end = run->start[last] + replay->problem->seconds[replay->words[last]];
         double taken = time_at_end(replay, rank, run, end);
         if (taken > latest) {
             latest = taken;
-            found = rank;
+            busy_last = rank;
         }
     }
-    return found;
+    return busy_last;
 }
 
 /* The pass whose output this one waits for. */
@@ -348,11 +348,11 @@ static bool changes(const struct Replay *replay, struct Move move)
 }
 
 /* Whether to stay with words that take so long: slower ones with a chance by the heat. */
-static bool is_kept(double found, double now, double heat, struct Draws *draws)
+static bool is_kept(double after, double now, double heat, struct Draws *draws)
 {
-    if (found <= now)
+    if (after <= now)
         return true;
-    return found < INFINITY && draw_uniform(draws) < exp((now - found) / heat);
+    return after < INFINITY && draw_uniform(draws) < exp((now - after) / heat);
 }
 
 /* Move passes, from `now` on, in so many steps; fills the best words, and returns how long they
@@ -378,18 +378,18 @@ static double anneal(
         int32_t *word = replay->words + drawn.rank * replay->width;
         int64_t first = drawn.at < drawn.to ? drawn.at : drawn.to;
         move(word, drawn.at, drawn.to);
-        double found = INFINITY;
+        double after = INFINITY;
         if (is_within(replay, drawn.rank))
-            found = run_words(replay, drawn.rank, first, &now, &other);
+            after = run_words(replay, drawn.rank, first, &now, &other);
         double heat = hot * pow(cold / hot, (double)step / (double)steps);
-        if (!is_kept(found, seconds, heat, &draws)) {
+        if (!is_kept(after, seconds, heat, &draws)) {
             move(word, drawn.to, drawn.at);
             continue;
         }
         struct Run before = now;
         now = other;
         other = before;
-        seconds = found;
+        seconds = after;
         count = -1;
         if (seconds < best) {
             best = seconds;

@@ -137,14 +137,14 @@ static struct Choice choose(const struct Dispatch *dispatch, int64_t rank)
 static int64_t first_to_start(struct Dispatch *dispatch)
 {
     struct Choice *choice = dispatch->choice;
-    int64_t found = 0;
+    int64_t first = 0;
     for (int64_t rank = 0; rank < dispatch->problem->ranks; rank++) {
         if (choice[rank].stale)
             choice[rank] = choose(dispatch, rank);
-        if (choice[rank].start < choice[found].start)
-            found = rank;
+        if (choice[rank].start < choice[first].start)
+            first = rank;
     }
-    return found;
+    return first;
 }
 
 /* Run the pass that a rank has chosen. */
@@ -316,11 +316,11 @@ int64_t bfpp_dispatch(
         memcpy(trial, rule, numbers * sizeof *rule);
         if (nth)
             vary(&problem, parts_of(&problem, trial), scale, &draws);
-        double found = dispatch_by(&dispatch, parts_of(&problem, trial));
-        if (found < *taken)
+        double step_time = dispatch_by(&dispatch, parts_of(&problem, trial));
+        if (step_time < *taken)
             memcpy(words, dispatch.words, (size_t)(ranks * width) * sizeof *words);
-        if (found <= *taken) {
-            *taken = found;
+        if (step_time <= *taken) {
+            *taken = step_time;
             memcpy(rule, trial, numbers * sizeof *rule);
         }
     }

@@ -1,4 +1,4 @@
-"""Measures on this machine what the simulator needs, with the machinery of a run.
+"""Measure the simulator's inputs on this machine, with the machinery of a run.
 
 Small runs of their own make known amounts of work: stages of one layer and of
 several, transfers of more and more bytes, gathers and reductions of more and

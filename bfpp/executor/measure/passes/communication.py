@@ -64,7 +64,7 @@ def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model
 
 
 def measure_transfers(plan: Plan, bench: Bench) -> Profile:
-    """Latency and bandwidth of each channel, and what passing from lane to lane takes."""
+    """Latency and bandwidth of each channel, and the cost of a hand-over between lanes."""
     ranks = plan.graph.layout.pp
     if ranks == 1:
         return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0}}
@@ -138,7 +138,7 @@ def measure_data(plan: Plan, bench: Bench) -> Profile:
             if tasks := tasks_of(small.graph, kind):
                 point = _parameters(small, kind, size), durations(columns, tasks)
                 points.setdefault(kind.algorithm(communication), []).append(point)
-    lines = {way: fit_line(found) for way, found in points.items()}
+    lines = {way: fit_line(measured) for way, measured in points.items()}
     return {
         "data": {
             way: {"fixed": line.fixed, "per_parameter": line.slope} for way, line in lines.items()

@@ -32,7 +32,7 @@ PASSES = {
 }
 
 ALIKE = 3
-"""Layers of a kind that are run: to know what one more takes."""
+"""Layers of a kind that are run, to measure the cost of one more."""
 
 COARSE = 3
 """Layers of a stage where stages have several."""

@@ -1,4 +1,4 @@
-"""The ranks that layers are divided over, and what they exchange within a pass.
+"""The ranks that layers are divided over, and their collectives within a pass.
 
 An exchange is begun when it is called, and its result is asked for later: what is computed in
 between overlaps with it. All ranks of a group begin the same exchanges in the same order.

@@ -91,7 +91,7 @@ def _embedded(embedding: nn.Embedding, region: Region, tokens: Tensor) -> Tensor
 
 
 def _cut_vocabulary(module: Any, region: Region) -> Slice:
-    """Keep what a module has of the rank's tokens; the last rank has fewer, if need be."""
+    """Keep a module's rows of the rank's tokens; the last rank has fewer, if need be."""
     ranks, tokens = region.shards.size, len(module.weight)
     if -(-tokens // ranks) * (ranks - 1) >= tokens:
         raise InvalidConfiguration("tp", f"{ranks} ranks cannot divide {tokens} tokens")
@@ -126,7 +126,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, region: Region) -> Tensor:
 
 
 def divide(layer: nn.Module, region: Region, name: str = "a layer") -> nn.Module:
-    """A layer of our transformer, divided in place: it computes what it did, with the others.
+    """A layer of our transformer, divided in place: with the other ranks, it computes the same.
 
     Raises `InvalidConfiguration` for one that cannot be divided so.
     """
@@ -142,7 +142,7 @@ def divide(layer: nn.Module, region: Region, name: str = "a layer") -> nn.Module
 
 
 def divided_loss(loss: Callable[..., Tensor], region: Region) -> Callable[..., Tensor]:
-    """The loss of what divided layers return."""
+    """The loss of divided layers' outputs."""
     if region.shards.size == 1:
         return loss
     if loss is not token_loss:

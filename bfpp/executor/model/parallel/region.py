@@ -103,19 +103,19 @@ class Region:
         return self._columns(self, value, len(linears), *weights, *biases)
 
     def gathered(self, value: Tensor) -> Result:
-        """All places of what enters; its exchange is begun."""
+        """The whole input; its all-gather is begun."""
         if self.is_sequence_parallel:
             return self.shards.all_gather(value, SEQUENCE)
         return lambda: value
 
     def reduced(self, gradient: Tensor) -> Result:
-        """The gradient of what entered, of each rank's part in it; its exchange is begun."""
+        """The gradient of the input, summed over ranks; its exchange is begun."""
         if self.is_sequence_parallel:
             return self.shards.reduce_scatter(gradient, SEQUENCE)
         return self.shards.all_reduce(gradient)
 
     def leave(self, value: Tensor) -> Tensor:
-        """The sum of what layers that are divided by rows made: of all places, or of the rank's."""
+        """The sum of row-parallel layers' outputs: of all places, or of the rank's."""
         if self.is_sequence_parallel:
             return self._exchange(value, self._scatter, self._gather)
         return self.total(value)
@@ -131,11 +131,11 @@ class Region:
         return parameter
 
     def part(self, value: Tensor, dim: int) -> Tensor:
-        """The rank's part of what all hold."""
+        """The rank's part of a replicated tensor."""
         return value.chunk(self.shards.size, dim)[self.shards.rank]
 
     def divide_places(self, value: Tensor) -> Tensor:
-        """The rank's places of what all ranks have computed alike."""
+        """The rank's places of a tensor that all ranks have computed alike."""
         if not self.is_sequence_parallel:
             return value
         return self._exchange(value, lambda each: self.part(each, SEQUENCE).clone(), self._gather)

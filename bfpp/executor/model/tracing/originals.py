@@ -26,7 +26,7 @@ TURN = Lock()
 
 
 class Originals:
-    """The modules of a model, by what their passes set; and tensors by the memory that they have.
+    """Modules of a model, by the state that passes set; and tensors by their memory.
 
     They are held weakly: a layer that nobody keeps is gone, and its memory may be another's.
     """
@@ -37,7 +37,7 @@ class Originals:
         self.knows_loss = False
 
     def add(self, module: nn.Module, layer: int, passes: PassEffects) -> None:
-        """Note what passes set of a layer's modules, and change of its tensors."""
+        """Note attributes that passes set on a layer's modules, and tensors that they change."""
         for path, names in passes.sets.items():
             if path in {known for known, _ in module.named_modules()}:
                 self.sets[module.get_submodule(path)] = (layer, names)
@@ -88,7 +88,7 @@ def _watching(
 
 
 def refuse(who: str, what: str) -> None:
-    """Raise `InvalidConfiguration` for what is read elsewhere than where it is."""
+    """Raise `InvalidConfiguration` for state that is read by another module than its own."""
     raise InvalidConfiguration(
         "model",
         f"{who} reads {what}, but stages train copies of the layers, in processes of their own, "

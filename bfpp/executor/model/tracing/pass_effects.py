@@ -1,4 +1,4 @@
-"""Side effects of passes, found on the meta device before training.
+"""Side effects of passes, observed on the meta device before training.
 
 A layer is called once. If anything is left of that (an attribute that is new, a buffer that was
 written to), it is called again: what the second call leaves as it was is a cache, and harmless;
@@ -36,12 +36,12 @@ OVERWRITING = {"copy_", "fill_", "zero_"}
 
 def memory(tensor: Tensor) -> int:
     """A number of a tensor's memory: on the meta device there is no address."""
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    number: int = tensor.untyped_storage()._cdata
+    return number
 
 
 class Operators(TorchDispatchMode):
-    """Sees what operators draw, read and write; raises `TypeError` for mixed precisions."""
+    """Observe the draws, reads and writes of operators; raises `TypeError` for mixed precisions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def _memories(value: Any) -> set[int]:
 
 @contextmanager
 def python_numbers(name: str) -> Iterator[None]:
-    """Raise `InvalidConfiguration` for what draws from Python's or numpy's own generators.
+    """Raise `InvalidConfiguration` for draws from Python's or numpy's own generators.
 
     They are as they were afterwards.
     """
@@ -120,7 +120,7 @@ class PassEffects:
 
 
 class _Looked:
-    """A module's buffers, where its parameters are, and what else it keeps, as they are now."""
+    """A module's buffers, its parameters' memory, and its other attributes, as they are now."""
 
     def __init__(self, module: object) -> None:
         self.buffers: dict[str, Tensor] = {}

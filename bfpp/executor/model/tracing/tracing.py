@@ -1,7 +1,7 @@
 """Trace a model on the meta device: shapes, random draws, shared parameters.
 
 Layers are run on shapes alone (torch's meta device), each in turn, so that no
-process makes more than its own. Which of them share a parameter is found by the way, and
+process makes more than its own. The same walk records which of them share a parameter, and
 which functions return a module that somebody keeps (one that they captured, or that
 functools.cache remembers). Such a module is copied before anything is done to it. A function
 that was first called here would keep a module without values: one that is seen to use

@@ -1,4 +1,4 @@
-"""Text as bytes: what a language model is trained on.
+"""Text as bytes, the training data of a language model.
 
 A sample is a slice of the text. It depends only on the seed, the step and the
 sample's number in the batch, so every rank finds the same without communication.

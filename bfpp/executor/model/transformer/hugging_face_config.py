@@ -1,4 +1,4 @@
-"""A Hugging Face `config.json`: what it says of a transformer, and one for a transformer of ours.
+"""Hugging Face's `config.json`: read as a transformer, and written for one of ours.
 
 The sizes that are simulated are read by `bfpp.sim.models.hugging_face`, and all others here.
 """

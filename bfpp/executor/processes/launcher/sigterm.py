@@ -1,4 +1,4 @@
-"""A run that is asked to end: what SIGTERM means.
+"""Graceful end of a run by SIGTERM.
 
 - Before the first step is done, and for an entry that cannot stop gracefully, it
   ends the run at once: there is nothing to save.
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 from torch.distributed import Store
 
-from bfpp.executor.processes.sealed_store import found
+from bfpp.executor.processes.sealed_store import peek
 from bfpp.executor.processes.watch.watchdog import Watchdog
 
 OFFERED, OFFER = "stops", "after a step"
@@ -68,7 +68,7 @@ def offer(store: Store) -> None:
 
 def is_offered(store: Store) -> bool:
     """True if the run stops gracefully when asked to."""
-    return found(store, OFFERED) == OFFER.encode()
+    return peek(store, OFFERED) == OFFER.encode()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from bfpp.executor.processes.launcher.process_context import ProcessContext, con
 from bfpp.executor.processes.launcher.siblings import siblings
 from bfpp.executor.processes.launcher.sigterm import STOPPED, is_offered, signals_to
 from bfpp.executor.processes.network import listening
-from bfpp.executor.processes.sealed_store import found, sealed
+from bfpp.executor.processes.sealed_store import peek, sealed
 from bfpp.executor.processes.watch.diagnosis import Diagnosis, RunFailed, diagnose
 from bfpp.executor.processes.watch.heartbeats import Limits
 from bfpp.executor.processes.watch.observer import Observer, heartbeat_key, publish, published
@@ -98,7 +98,7 @@ class Diagnoser:
         """True if the first and the last process are both late to start."""
         last = self._context.processes - 1
         is_late = time.monotonic() > self._ends_alone
-        return is_late and not any(found(self._store, heartbeat_key(each)) for each in (0, last))
+        return is_late and not any(peek(self._store, heartbeat_key(each)) for each in (0, last))
 
     def _end(self, diagnosis: Diagnosis, say: bool = False) -> None:
         if say:

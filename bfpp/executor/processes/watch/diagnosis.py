@@ -76,7 +76,7 @@ class Diagnosis:
 
 
 def diagnosis_from_json(text: str | bytes) -> Diagnosis:
-    """The inverse of `Diagnosis.to_json`; raises `ValueError` for what cannot be one."""
+    """The inverse of `Diagnosis.to_json`; raises `ValueError` for other texts."""
     return from_json(Diagnosis, text)
 
 
@@ -283,7 +283,7 @@ def _in_step(step: int | None) -> str:
 
 
 def _doing(heartbeat: Heartbeat) -> str:
-    """`in backward of stage 3`: what a process computes, waits in, or did last."""
+    """`in backward of stage 3`: the current or last task of a process."""
     for lanes, preposition in (
         (heartbeat.computing, "in"),
         (heartbeat.waiting, "in"),

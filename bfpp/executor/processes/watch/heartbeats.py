@@ -40,7 +40,7 @@ class Activity:
     """The activity of a lane, worded to follow `in`: `backward of stage 3`.
 
     `peers` are the processes that it waits for; without any it is compute.
-    `number` is its task number in the graph, by which the earliest is found.
+    `number` is its task number in the graph, which orders the activities.
     `limit` is its own timeout in seconds, if not the run's.
     """
 

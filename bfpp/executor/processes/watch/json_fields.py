@@ -26,12 +26,12 @@ def to_json(value: Any) -> str:
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """The inverse of `to_json`; raises `ValueError` for what cannot be a `kind`."""
+    """The inverse of `to_json`; raises `ValueError` for texts that are no `kind`."""
     try:
-        found: T = _read(kind, json.loads(text))
+        value: T = _read(kind, json.loads(text))
     except RecursionError as error:
         raise ValueError("too deep") from error
-    return found
+    return value
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -58,7 +58,7 @@ class Record:
 
 
 def last_heartbeat(path: Path, heartbeat: Heartbeat) -> Heartbeat:
-    """The last heartbeat of a silent process, updated with what its lanes last did."""
+    """The last heartbeat of a silent process, updated with its lanes' last tasks."""
     if not path.exists():
         return heartbeat
     now = time.monotonic()

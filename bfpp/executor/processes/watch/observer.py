@@ -13,7 +13,7 @@ from secrets import token_hex
 
 from torch.distributed import Store
 
-from bfpp.executor.processes.sealed_store import found
+from bfpp.executor.processes.sealed_store import peek
 from bfpp.executor.processes.watch.diagnosis import Diagnosis, RunState, diagnosis_from_json
 from bfpp.executor.processes.watch.heartbeats import Heartbeat, Limits, heartbeat_from_json
 
@@ -56,7 +56,7 @@ class Observer:
 
     def _read(self, key: str) -> Heartbeat | None:
         """The last heartbeat of a process; None for one that it cannot have sent."""
-        text = found(self._store, key)
+        text = peek(self._store, key)
         with suppress(ValueError):
             return heartbeat_from_json(text, len(self._heartbeats)) if text else None
         return None
@@ -73,7 +73,7 @@ def publish(store: Store, diagnosis: Diagnosis) -> bool:
 
 def published(store: Store) -> Diagnosis | None:
     """The diagnosis, if there is one."""
-    text = found(store, DIAGNOSIS)
+    text = peek(store, DIAGNOSIS)
     with suppress(ValueError):
         return diagnosis_from_json(text.partition(b" ")[2]) if text else None
     return None

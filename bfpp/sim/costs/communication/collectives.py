@@ -35,8 +35,8 @@ def chosen(collective: Collective, place: GroupPlace, cluster: Cluster) -> Colle
     """The algorithm and protocol that the library takes, for two members or more."""
     if collective.way is Way.ALL_TO_ALL:
         return _all_to_all(collective.copies, place, cluster)
-    found = options(directions(collective.way), place, cluster.levels, cluster.algorithms)
-    return min(found, key=lambda option: option.seconds(collective.bytes))
+    candidates = options(directions(collective.way), place, cluster.levels, cluster.algorithms)
+    return min(candidates, key=lambda option: option.seconds(collective.bytes))
 
 
 class Options(NamedTuple):

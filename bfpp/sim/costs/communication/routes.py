@@ -1,4 +1,4 @@
-"""The ports that flows pass between pipeline ranks, and what transfers wait for.
+"""The ports that flows pass between pipeline ranks, and the waits of transfers.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Bytes of activations: what each unit saves for its backward pass, and what comes and goes.
+"""Bytes of activations: each unit's saved for its backward pass, and transient ones.
 
 - A pass that is in flight keeps what its unit's parts save.
 - Between the halves of a backward pass, it also keeps what it has recomputed; or, as eager PyTorch
@@ -93,7 +93,7 @@ def _part_bytes(setting: Setting) -> Matrix:
 
 @once
 def _layer_bytes(setting: Setting) -> tuple[Matrix, Matrix]:
-    """For each kind of layer, what recomputation adds in one, and the gradients in one."""
+    """For each kind of layer, bytes that recomputation adds in one, and gradients in one."""
     restored = [layer.recomputed.restored_bytes for _, layer in _kinds(setting)]
     gradients = [
         layer_gradients(kind, setting.implementation.hidden_gradients)
@@ -126,7 +126,7 @@ def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
 
 @once
 def head_transient(setting: Setting) -> float:
-    """Bytes that come and go with the head: its input's gradient, and what the loss writes.
+    """Transient bytes of the head: its input's gradient, and the loss's outputs.
 
     With sequence parallelism the input and its gradient are whole; a loss that is not fused
     has logits in both precisions in addition to what it keeps.

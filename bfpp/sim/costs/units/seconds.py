@@ -105,7 +105,7 @@ class Parts:
 
 
 def parts(shape: ComputeSettings) -> Parts:
-    """The parts of a configuration's units, with what each recomputes."""
+    """The parts of a configuration's units, with the recomputation of each."""
     return _parts_of(shape.setting)
 
 
@@ -159,7 +159,7 @@ def _unit_seconds(setting: Setting, layers: Layers, communicates: bool) -> UnitS
 
 @once
 def _part_seconds(setting: Setting, communicates: bool) -> Matrix:
-    """A row for each of the passes, what they take of each part, in the order of `part_counts`."""
+    """A row for each of the passes: seconds of each part, in the order of `part_counts`."""
     every = parts(setting).each
     if not communicates:
         every = tuple(map(_without_collectives, every))
@@ -242,7 +242,7 @@ def _launch_seconds(shape: ComputeSettings, works: Works) -> float:
 
 
 def _interleaved(shape: ComputeSettings, works: Iterable[Work], computing: float) -> float:
-    """Seconds of compute, and of what is sent while another micro-batch computes.
+    """Seconds of compute, and of exchanges while another micro-batch computes.
 
     Sending takes some of the multiprocessors while it lasts.
     """
@@ -256,7 +256,7 @@ def _interleaved(shape: ComputeSettings, works: Iterable[Work], computing: float
 
 
 def taken_by_exchanges(shape: ComputeSettings) -> float:
-    """The share of the multiprocessors that exchanges of experts take from what they overlap."""
+    """The share of the multiprocessors that exchanges of experts take from overlapped compute."""
     return min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
 
 

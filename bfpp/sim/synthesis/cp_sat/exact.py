@@ -17,7 +17,7 @@ from bfpp.sim.synthesis.cp_sat.crossing import Crossing, lap
 from bfpp.sim.synthesis.cp_sat.window import Window
 from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem.problem import TOLERANCE, OrderingProblem, Words
-from bfpp.sim.synthesis.search.annealing import Found, search
+from bfpp.sim.synthesis.search.annealing import TimedWords, search
 
 MOST_PASSES = 400
 """About how many passes a model has of a problem whose last micro-batches bound all of it."""
@@ -35,10 +35,10 @@ SHARE_OF_LAPS = 2 / 3
 """Of the time for those, where they are of many micro-batches."""
 
 MANY_LAPS = 8
-"""How often the first rank is full in a step that is likely to be solved whole."""
+"""Laps (times that the first rank is full) of a step that is likely to be solved whole."""
 
 LAPS = (2, 4, 8)
-"""How many laps a model of micro-batches from anywhere in the step has."""
+"""Laps of a model of micro-batches from anywhere in the step."""
 
 MOST_FREE = 200
 """Passes in a window, about."""
@@ -52,7 +52,7 @@ def is_available() -> bool:
 def proven_at_once(
     problem: OrderingProblem, starts: Iterable[Words], enough: float, seconds: float
 ) -> tuple[Bound, list[Words]]:
-    """The bound that is proven of the best that is known at once, and what CP-SAT makes of that.
+    """The bound that is proven of the best known order, and CP-SAT's improvement of it.
 
     Neither is sought for a bound that words reach, nor for words that take no longer than `enough`.
     """
@@ -65,8 +65,8 @@ def proven_at_once(
 
 
 def refined(
-    problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
-) -> tuple[Found, Bound]:
+    problem: OrderingProblem, limited: OrderingProblem, known: TimedWords, seconds: float
+) -> tuple[TimedWords, Bound]:
     """The order that CP-SAT makes of a known one, and the bound, which another thread proves.
 
     The order keeps to the limits of the `limited` problem, the bound holds for the problem itself.
@@ -78,12 +78,12 @@ def refined(
             limited, known, seconds, lambda: proof.result()[0].seconds if proof.done() else least
         )
     bound, words = proof.result()
-    proven = [Found.of(limited, words)] if limited.within(words) else []
+    proven = [TimedWords.of(limited, words)] if limited.within(words) else []
     return min([better, *proven], key=_seconds), bound
 
 
-def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
-    """The bound that is proven in that time, and the best words found, at worst those `known`.
+def solve(problem: OrderingProblem, known: TimedWords, seconds: float) -> tuple[Bound, Words]:
+    """The bound that is proven in that time, and the best words, at worst those `known`.
 
     Most of the time is for micro-batches that cross, if any do; the rest is for all passes.
     """
@@ -95,7 +95,7 @@ def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound
     return max(bound, crossing), words
 
 
-def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bound:
+def _of_crossings(problem: OrderingProblem, known: TimedWords, seconds: float) -> Bound:
     """The bound by crossings: of the last few micro-batches, then of twice as many, and so on.
 
     Where these are far from all, of laps before the last few, too.
@@ -118,7 +118,7 @@ def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bou
     return max(bound, _of_laps(problem, known, deadline)) if has_laps else bound
 
 
-def _of_laps(problem: OrderingProblem, known: Found, deadline: Deadline) -> Bound:
+def _of_laps(problem: OrderingProblem, known: TimedWords, deadline: Deadline) -> Bound:
     """The bound by laps before the last few micro-batches, and these.
 
     With each number of micro-batches that a lap has a start of, over twice as many laps, and so on.
@@ -146,7 +146,7 @@ def _of_laps(problem: OrderingProblem, known: Found, deadline: Deadline) -> Boun
     return bound
 
 
-def _of_passes(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
+def _of_passes(problem: OrderingProblem, known: TimedWords, seconds: float) -> tuple[Bound, Words]:
     """The bound by all passes; where there are too many, by those of the last micro-batches."""
     whole, at_once = problem.microbatches, _at_once(problem)
     passes = problem.passes.sum() / whole
@@ -166,21 +166,25 @@ class _Last:
     least time that a micro-batch is kept.
     """
 
-    def __init__(self, problem: OrderingProblem, known: Found, rounds: int, at_once: int) -> None:
+    def __init__(
+        self, problem: OrderingProblem, known: TimedWords, rounds: int, at_once: int
+    ) -> None:
         self.before = rounds * float(kept_at_least(problem)[0]) if rounds else 0.0
         self.problem, self.known = _of_last(problem, known, problem.microbatches - rounds * at_once)
 
     def bound(self, proven: float, by: str) -> Bound:
-        """The bound of the whole problem, from what is proven of the last micro-batches."""
+        """The bound of the whole problem, from the proof for the last micro-batches."""
         if self.before:
             by += f" (last {self.problem.microbatches} micro-batches) and the memory of rank 0"
         return Bound(self.before + proven, by)
 
 
-def _of_last(problem: OrderingProblem, known: Found, count: int) -> tuple[OrderingProblem, Found]:
-    """The last micro-batches alone, and what is known of them."""
+def _of_last(
+    problem: OrderingProblem, known: TimedWords, count: int
+) -> tuple[OrderingProblem, TimedWords]:
+    """The last micro-batches alone, and the known words for them."""
     few = problem.of(count)
-    return few, Found.of(few, [_last(word, count) for word in known.words])
+    return few, TimedWords.of(few, [_last(word, count) for word in known.words])
 
 
 def _at_once(problem: OrderingProblem) -> int:
@@ -202,8 +206,8 @@ def _last(word: list[int], count: int) -> list[int]:
 
 
 def improved(
-    problem: OrderingProblem, known: Found, seconds: float, bound: Callable[[], float]
-) -> Found:
+    problem: OrderingProblem, known: TimedWords, seconds: float, bound: Callable[[], float]
+) -> TimedWords:
     """Window after window of a step, and again until none gains, or the time is over.
 
     It ends early at the `bound`, which nothing is faster than.
@@ -218,7 +222,7 @@ def improved(
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)
             if words and problem.within(words):
-                candidate = Found.of(problem, words)
+                candidate = TimedWords.of(problem, words)
                 gains |= candidate.seconds < known.seconds
                 known = min(candidate, known, key=_seconds)
     return known
@@ -236,5 +240,5 @@ def stretches(problem: OrderingProblem) -> Iterator[tuple[float, float, list[int
             yield begin, begin + share, ranks
 
 
-def _seconds(candidate: Found) -> float:
+def _seconds(candidate: TimedWords) -> float:
     return candidate.seconds

@@ -24,7 +24,7 @@ import numpy as np
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem.problem import TOLERANCE, OrderingProblem, Words, next_of
-from bfpp.sim.synthesis.search.annealing import Found, Pass, starts_of
+from bfpp.sim.synthesis.search.annealing import Pass, TimedWords, starts_of
 
 STEPS = 1000
 """Of time, in a mean pass; or in the shortest time, where that is exact, at most."""
@@ -33,7 +33,7 @@ ROUNDING = 1 + TOLERANCE / 10
 """Times are lengthened by this before they are rounded down, so that whole ones stay whole."""
 
 ROOM = 10_000
-"""What a rank may keep, as a whole number."""
+"""A rank's memory limit, as a whole number."""
 
 LOOK = 0.1
 """Seconds between looks at the deadline, which an interruption may bring forward."""
@@ -50,7 +50,7 @@ class Grain(NamedTuple):
         return floor(seconds * self.scale * ROUNDING)
 
     def seconds(self, whole: float) -> float:
-        """No more than what was rounded."""
+        """No more than the seconds that were rounded."""
         return whole / self.scale / (1 if self.is_exact else ROUNDING)
 
 
@@ -116,7 +116,7 @@ class Window:
     def __init__(
         self,
         problem: OrderingProblem,
-        known: Found,
+        known: TimedWords,
         begin: float,
         until: float,
         ranks: Collection[int],
@@ -176,7 +176,7 @@ class Window:
         return known + self.grain.whole(self.lengths[each[0]])
 
     def _require_needed(self, each: Pass) -> None:
-        """It starts after what it needs, and after the same pass of the micro-batch before."""
+        """It starts after its inputs, and after the same pass of the micro-batch before."""
         code, microbatch = each
         if microbatch:
             self.model.add(self.start[each] >= self._end((code, microbatch - 1)))

@@ -78,7 +78,7 @@ CHOICES = {
 
 
 def require_choices(experiment: Experiment, names: Sequence[str]) -> None:
-    """Raise `InvalidConfiguration` for what cannot be chosen."""
+    """Raise `InvalidConfiguration` for names that cannot be chosen."""
     for name in names:
         if name not in CHOICES:
             raise InvalidConfiguration(FIELD, f"{name!r} is not one of {', '.join(CHOICES)}")

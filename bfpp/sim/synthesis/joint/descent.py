@@ -26,7 +26,7 @@ SearchOn = Callable[[Board], BoardSearch]
 
 
 class Chosen(NamedTuple):
-    """A choice with its merit (less is better, what counts most first), and its best words.
+    """A choice with its merit (less is better, compared in order), and its best words.
 
     The most promising neighbours are by the `load` of each stage's rank.
     """
@@ -79,7 +79,7 @@ class Choosing(NamedTuple):
         return filter(None, chain.from_iterable(zip_longest(*kinds)))
 
     def search_as(self, board: Board, chosen: Synthesis) -> BoardSearch:
-        """On a board, with what is chosen for it."""
+        """On a board, with the choices for it."""
         said = {name: getattr(chosen.experiment, name) for name in ("cut", "balance", "recompute")}
         return self.on(board.changed(board.experiment.changed(**said)))
 

@@ -1,4 +1,4 @@
-"""The least memory within a step time: limits are lowered until no order is found within them.
+"""The least memory within a step time: limits are lowered until no order keeps to them.
 
 Each limit is between the lowest peak so far and the highest limit that failed, and is searched as
 for the shortest step. A limit at which no order can be fast enough, by the lower bound of the step
@@ -37,7 +37,7 @@ SHARE_OF_TIES = 1 / 4
 """Of the time at most, for the shortest step of the least peak."""
 
 TURNS = 3
-"""How often choices are lowered, and limits after them."""
+"""Attempts to lower the choices, and the limits after them."""
 
 
 def least_memory(
@@ -46,7 +46,7 @@ def least_memory(
 ) -> Synthesis:  # fmt: skip
     """The order of the least peak on any board, at most a share of `slack` above the shortest step.
 
-    Each board has the shortest step that its search found, with the best choices, and `seconds` if
+    Each board has the shortest step of its search, with the best choices, and `seconds` if
     that is short enough. Registered schedules that are fast enough compete, without a choice.
     """
     shortest = best_of([synthesis for _, synthesis in fastest])
@@ -59,7 +59,7 @@ def least_memory(
         searches = starmap(choosing.search_as, fastest)
         bounds = [peak_of_any(choosing, each, within, best.peak) for each in searches]
     else:
-        # On the other boards an order that was not found may be fast enough.
+        # On the other boards an order that the search missed may be fast enough.
         others = (choosing.on(board) for board, synthesis in fastest if synthesis.seconds > within)
         bounds = [(each.bound, each.by) for each in tried]
         bounds += [peak_bound(each.problem, each.memory, within, best.peak) for each in others]
@@ -140,13 +140,13 @@ class _Least:
             )
 
     def _begin(self) -> None:
-        """With the bound of what is chosen."""
+        """Begin with the bound of the choices."""
         self.bound, self.by = peak_bound(self.search.problem, self.memory, self.within, self.peak)
         self.failed = self.bound - self.memory.step
 
     @property
     def memory(self) -> Memory:
-        """Of what is chosen."""
+        """The memory limits of the choices."""
         return self.search.memory
 
     def _peak(self, experiment: Experiment) -> float:

@@ -41,7 +41,7 @@ class Memory(Protocol):
 
     @property
     def unit(self) -> str:
-        """Of what limits are given in."""
+        """The unit of the limits."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class Counted:
     unit = "micro-batches"
 
     def excess(self, peaks: Numbers) -> Numbers:
-        """None: a graph counts what the search counts."""
+        """The plain difference: a graph and the search count alike."""
         more = peaks - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
@@ -110,7 +110,7 @@ class Counted:
         return f"{size:.4g} of {self.limits[rank]:.4g}"
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
-        """Whatever its layers are."""
+        """The same, whatever its layers are."""
         kept: Matrix = alive * self.sizes[stage]
         return kept
 
@@ -119,7 +119,7 @@ class Counted:
         return (floor(peak / self.step + 1e-9) + 1) * self.step
 
     def of(self, experiment: Experiment) -> Counted:  # noqa: ARG002
-        """Whatever stages do."""
+        """These limits, which do not depend on the stages."""
         return self
 
     def within(self, peak: float) -> Counted:
@@ -129,7 +129,7 @@ class Counted:
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """In bytes: of what a device may reserve, what activations have that are kept.
+    """Limits in bytes: the room in a device's memory for kept activations.
 
     Added to those are the training state and buffers, and what the fullest unit needs while it
     runs backward. What an order needs beyond that (halves of backward passes that wait, buffers)

@@ -15,7 +15,7 @@ from bfpp.sim.synthesis.problem.problem import OrderingProblem
 from bfpp.traces.timeline.period import period
 
 DRAWS = 3
-"""How many costs with jitter orders are searched with, in addition to the usual ones."""
+"""Draws of costs with jitter that orders are searched with, in addition to the usual ones."""
 
 
 class Aim(StrEnum):
@@ -41,7 +41,7 @@ class Aim(StrEnum):
         return period(timeline) if self is Aim.PERIOD else timeline.step_time
 
     def problems(self, problem: OrderingProblem) -> Iterator[OrderingProblem]:
-        """The problems to search for this objective; orders that are found are compared by it.
+        """The problems to search for this objective; candidate orders are compared by it.
 
         The period is at least each rank's span, from its first pass to its last, and the longest
         span is a period that every rank can keep. For robustness, costs with jitter are drawn, and

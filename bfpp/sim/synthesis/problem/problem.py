@@ -63,7 +63,7 @@ class OrderingProblem:
 
     @cached_property
     def room(self) -> Seconds:
-        """The limits, and what rounding may add to what is kept."""
+        """The limits, and the rounding error of kept activations."""
         return self.limits * (1 + TOLERANCE)
 
     @cached_property

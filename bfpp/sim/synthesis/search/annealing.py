@@ -30,7 +30,7 @@ TURN = 0.3
 """Seconds between looks at the clock, at most."""
 
 TURNS = 8
-"""How often it is looked at, at least."""
+"""Looks at the clock, at least."""
 
 THREADS = 2
 
@@ -38,18 +38,18 @@ Pass = tuple[int, int]
 """Its code, and its micro-batch."""
 
 Progress = Callable[[float, float], None]
-"""Called with the share of the time that is over, and the shortest time found so far."""
+"""Called with the share of the time that is over, and the shortest time so far."""
 
 
 @dataclass(frozen=True)
-class Found:
+class TimedWords:
     """Words, and how long they take."""
 
     seconds: float
     words: Words
 
     @classmethod
-    def of(cls, problem: OrderingProblem, words: Words) -> Found:
+    def of(cls, problem: OrderingProblem, words: Words) -> TimedWords:
         """Replays the words."""
         return cls(replayed(problem, words), words)
 
@@ -88,8 +88,8 @@ def search(
     enough: float = 0.0,
     progress: Progress | None = None,
     seed: int = 0,
-) -> list[Found]:
-    """The best words found in that time, starting from these and from nothing; best first.
+) -> list[TimedWords]:
+    """The best words of a search of that time, starting from these and from nothing; best first.
 
     It ends early at the lower bound, or once words take no longer than `enough`.
     """
@@ -99,7 +99,7 @@ def search(
     def over() -> float:
         return 1.0 if best() <= bound else deadline.passed
 
-    candidates = [Found.of(problem, words) for words in starts]
+    candidates = [TimedWords.of(problem, words) for words in starts]
     turn = min(TURN, seconds / TURNS)
     seekers = [_Seeker(problem, seed + each, turn) for each in range(THREADS)]
 
@@ -127,9 +127,9 @@ def search(
     return candidates
 
 
-def _distinct(candidates: Sequence[Found]) -> list[Found]:
+def _distinct(candidates: Sequence[TimedWords]) -> list[TimedWords]:
     """The best few."""
-    kept: list[Found] = []
+    kept: list[TimedWords] = []
     for each in sorted(candidates, key=lambda each: each.seconds):
         if each.seconds < inf and all(each.words != other.words for other in kept):
             kept.append(each)
@@ -162,7 +162,7 @@ class _Seeker:
         later = np.flatnonzero(self.problem.held[here])
         return float(self.problem.sizes[later[later > stage]].sum())
 
-    def turn(self) -> Found:
+    def turn(self) -> TimedWords:
         begun = time.monotonic()
         seed = int(self.random.integers(2**31))
         step_time = dispatch(
@@ -178,26 +178,28 @@ class _Seeker:
             self.begin()
         return dispatched
 
-    def _dispatched(self, step_time: float) -> Found:
+    def _dispatched(self, step_time: float) -> TimedWords:
         """The words of all micro-batches, which `step_time` is of if the search had all."""
         table = self.table
         if self.problem.brief is not self.problem:
             table, _ = table_of(self.problem, None)
             step_time = dispatch(self.problem.arrays, self.rule, table, 0, self.scale, 0)
-        return Found(step_time, _words(self.problem, table) if step_time < inf else [])
+        return TimedWords(step_time, _words(self.problem, table) if step_time < inf else [])
 
 
 class _Mover:
     """Moves passes of the critical path within their ranks' orders."""
 
-    def __init__(self, problem: OrderingProblem, start: Found, seed: int, seconds: float) -> None:
+    def __init__(
+        self, problem: OrderingProblem, start: TimedWords, seed: int, seconds: float
+    ) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
         self.seconds = seconds
         self.table, self.lengths = table_of(problem, start.words)
         self.scale = float(problem.seconds.mean())
         self.steps = 20
 
-    def turn(self, cooled: float) -> Found:
+    def turn(self, cooled: float) -> TimedWords:
         hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
         begun = time.monotonic()
         seed = int(self.random.integers(2**31))
@@ -206,7 +208,7 @@ class _Mover:
         )
         spent = time.monotonic() - begun
         self.steps = int(np.clip(self.steps * self.seconds / max(spent, 1e-3), 10, 1_000_000))
-        return Found(step_time, _words(self.problem, self.table))
+        return TimedWords(step_time, _words(self.problem, self.table))
 
 
 def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Lengths]:

@@ -3,8 +3,8 @@
 After "Pipeline Parallelism with Controllable Memory" (Qi et al., 2024): each micro-batch does what
 the one before it did, one period later. The passes of different micro-batches must not overlap on
 a rank, so each pass occupies its rank at its start modulo the period; what a rank keeps follows
-from how many periods each stage's activations live. A block is found for one micro-batch, whatever
-their number.
+from how many periods each stage's activations live. A block is searched for one micro-batch,
+whatever their number.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PLACED = 100_000
 """Passes to place for each period that is tried."""
 
 PERIODS = 12
-"""How many periods are tried, from each of the seeds."""
+"""Periods to try from each of the seeds."""
 
 SEEDS = 3
 
 GROWTH = 1.5
-"""What a period is lengthened by while no block has been found."""
+"""Factor by which a period is lengthened while no block fits."""
 
 
 def repeated_blocks(problem: OrderingProblem) -> list[Words]:

@@ -213,7 +213,7 @@ def _cross(x: float, y: float, colour: str) -> str:
 def _legend(
     colours: dict[str, str], crosses: str, left: float, top: float, right: float
 ) -> tuple[list[str], float]:
-    """The series' names, and what crosses mean, in lines; and the middle of the last."""
+    """The series' names and the meaning of crosses, in lines; and the middle of the last."""
     half = SMALL * MIDDLE
 
     def line(colour: str, x: float, baseline: float) -> list[str]:

@@ -131,7 +131,7 @@ def _row_name(row: LaneRow, drawing: _Drawing) -> str:
 def _panel(
     drawing: _Drawing, frame: _Frame, top: float
 ) -> tuple[list[str], float, AbstractSet[Scope]]:
-    """A panel's elements, the y at which it ends, and what its labels count."""
+    """A panel's elements, the y at which it ends, and the unit of its labels."""
     timeline = drawing.panel.timeline
     baseline = top + TITLE
     note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
@@ -156,7 +156,7 @@ def _row_tops(drawing: _Drawing, frame: _Frame, y: float) -> tuple[list[float], 
 
 
 def _tracks(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> list[str]:
-    """The rows' names, and a light track for the length of the step: what stays is idle."""
+    """The rows' names, and a light track for the length of the step, visible where idle."""
     width = drawing.panel.timeline.step_time * frame.scale
     tracks, elements = [], []
     for row, top in zip(drawing.rows, tops, strict=True):
