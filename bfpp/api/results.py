@@ -26,7 +26,7 @@ NOISE = 1e-9
 class Result:
     """A timeline as it is reported, under its title or another one.
 
-    Beside others, a `label` may tell it from one whose schedule has the same name.
+    Next to others, a `label` distinguishes it from one whose schedule has the same name.
     """
 
     timeline: Timeline

@@ -64,7 +64,7 @@ def add_search_file(parser: Parser) -> None:
 
 
 def _search_file(text: str) -> str:
-    """The name of a search's file, which tells it from values of other options."""
+    """The name of a search's file, which distinguishes it from values of other options."""
     if not text.endswith(SUFFIX):
         raise argparse.ArgumentTypeError(f"must be a file named {SUFFIX}, not {text!r}")
     return text

@@ -77,7 +77,7 @@ FOLDERS = {
         "write a trace of each rank as torch.profiler does (kineto.0.json, ...)",
         formats.KINETO,
         _kineto,
-        "units and groups of collectives, blocks, buffers, and dependencies but for their order",
+        "units and groups of collectives, blocks, buffers, and dependencies except for their order",
     ),
     "chakra": FolderExport(
         "write a Chakra execution trace of each rank (chakra.0.et, ...)",

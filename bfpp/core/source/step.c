@@ -116,7 +116,7 @@ static int64_t keep_power(
 /* The seconds of a step and of its passes, in `sums`; returns TIMED or NOT_PERIODIC.
  *
  * Kinds of tasks cost what `bfpp_price` says. The step takes `least` seconds, or less by a
- * `tolerance`. Unless `left_out` is 0, it stands for one of so many periods more, whose times may
+ * `tolerance`. Unless `left_out` is 0, it stands for one of that many periods more, whose times may
  * differ by a share for `rounding`.
  */
 int64_t bfpp_step_time(

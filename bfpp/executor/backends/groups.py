@@ -5,7 +5,7 @@ them waits until the others make it too. All processes make theirs in one order
 of all the groups of a run: those that layers are divided over, those of replicas,
 of norms and of copies of stages, those of pipelines and of their ends, then those of the
 channels, sorted. No deadlock can come of it, also where channels form cycles over the ranks:
-of all groups that somebody still waits for, take the first in that order. Its
+of all groups that some process still waits for, take the first in that order. Its
 members have made all that come before it, so each of them is at it, or is on the
 way to it and waits for nobody; so it is made. The first message on each channel is
 exchanged in that same order, for that same reason.

@@ -70,7 +70,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint, but for the values."""
+    """A checkpoint, except for the values."""
 
     step: int
     settings: dict[str, Any]

@@ -64,7 +64,7 @@ class Events:
         return StreamMark(event, self.origin if timed else None)
 
     def reuse(self, marks: list[StreamMark]) -> None:
-        """Recycle the events of marks that nobody asks any more."""
+        """Recycle the events of marks that are no longer needed."""
         over = {id(mark.origin): mark.origin for mark in marks if mark.origin}
         for mark in marks:
             self.spare[mark.origin is not None].append(mark.event)

@@ -98,7 +98,7 @@ class Flat:
     def put(self, values: Tensor, buffer: Tensor, first: int = 0) -> None:
         """Fill a buffer with values: the places from `first` on.
 
-        They are rounded to the buffer's precision, but for those that keep float32.
+        They are rounded to the buffer's precision, except for those that keep float32.
         """
         buffer.copy_(values)
         end = sum([*self.sizes.values()][: self.wide])

@@ -11,7 +11,7 @@ Invariants:
 - During training the host waits for a device in `finish` alone, to report a step that is done.
 - Batches are copied from pinned memory, for which the host need not wait, and on a stream of their
   own, which does not wait for the step before.
-- The event of a mark that nobody asks again (`after`, `reuse`) is recorded again.
+- The event of a mark that is no longer needed (`after`, `reuse`) is recorded again.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class DeviceRuntime(Protocol):
         """A mark on the lane whose action runs; None where actions end before they return."""
 
     def after(self, mark: Mark | None) -> None:
-        """Let the lane whose action runs wait for a mark that nobody will ask again."""
+        """Let the lane whose action runs wait for a mark, which is not needed after that."""
 
     def reuse(self, marks: list[Mark]) -> None:
-        """Recycle marks that nobody will ask again."""
+        """Recycle marks that are no longer needed."""
 
     def finish(self, marks: list[Mark]) -> None:
         """Wait on the host until all marks are passed; raises an action's error."""

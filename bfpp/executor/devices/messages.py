@@ -93,7 +93,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Form:
-    """A payload but for its numbers.
+    """A payload except for its numbers.
 
     `leaves` has the `Shape` of each tensor, and the rest as it is; `has_gradient` says of
     each tensor whether a gradient comes back for it.

@@ -7,7 +7,7 @@ a tensor is never overwritten while a kernel still reads it, and the host may be
 - The tensor that was given back the longest ago is lent first: its mark has most likely passed.
 - Freeing a tensor on the host is not enough: a GPU's host does so long before kernels have run.
 - Tensors are freed if none of the last `STEPS` steps needed them and their marks have passed. One
-  step is not enough to tell, since lanes do not need as many in each.
+  step does not show it, since lanes do not need as many in each.
 
 Rejected: `Tensor.record_stream`. PyTorch's allocator reuses memory only once the host has seen the
 events of all streams: the further the host is ahead, the more memory a step takes.
@@ -26,11 +26,11 @@ from bfpp.executor.devices.lanes import DeviceRuntime, Mark
 from bfpp.executor.devices.messages import Shape
 
 STEPS = 8
-"""Steps for which tensors that nobody needs are kept: lanes do not need as many in each step."""
+"""Steps for which unused tensors are kept: lanes do not need as many in each step."""
 
 
 class Spare:
-    """Tensors of a shape that nobody uses, and the marks where they were given back.
+    """Unused tensors of a shape, and the marks where they were given back.
 
     `fewest` is how few there have been since the last step ended, `idle` the same of steps before.
     """
@@ -52,7 +52,7 @@ class Pool:
         self.lent: dict[int, tuple[Tensor, Spare]] = {}
 
     def take(self, shape: Shape) -> Tensor:
-        """A tensor that nobody uses: the one that was given back the longest ago, or a new one."""
+        """An unused tensor: the one that was given back the longest ago, or a new one."""
         spare = self.free.setdefault(shape, Spare())
         try:
             tensor, given_back = spare.tensors.popleft()

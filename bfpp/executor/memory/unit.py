@@ -227,7 +227,7 @@ class Unit:
                     state.weights.data = part
 
     def train(self, mode: bool) -> None:
-        """Let modules train or evaluate, but for those that were given to evaluate alone."""
+        """Let modules train or evaluate, except for those that were given to evaluate alone."""
         for module in self.training:
             module.training = mode
 

@@ -15,7 +15,7 @@ What layers must keep to:
   each forward pass, a layer that was seen to draw gets a seed of the run's seed,
   the step, the micro-batch and its own number, so that its numbers depend
   neither on the cut nor on the schedule. They do depend on the kind of device.
-- They share no parameters over stages, but for the first and the last one where
+- They share no parameters over stages, except for the first and the last one where
   the task graph has tied embeddings. Parameters that require no gradient are
   frozen: sharded, gathered and saved like others, without gradients or moments.
   Buffers keep their precision where the run's is lower. Those that passes change

@@ -107,7 +107,7 @@ def _refuse(network: nn.Module, reason: str, line: str = "") -> NoReturn:
         "model",
         f"{type(network).__name__} cannot be divided: it {reason}{at}; stages take parts that are "
         "called one after another, so put what happens between them (a residual, a mask) into a "
-        "part, or give layers that hand on all that later ones need: Model([...], loss, batch)",
+        "part, or give layers that return all that later ones need: Model([...], loss, batch)",
     )
 
 

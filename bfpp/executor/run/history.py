@@ -1,4 +1,4 @@
-"""The history of a training state: all that decides its numbers, but for model and data.
+"""The history of a training state: all that decides its numbers, except for model and data.
 
 A checkpoint's settings keep it, so that a run that went on with other settings
 is not compared with one that always had the last ones.

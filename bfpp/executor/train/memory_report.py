@@ -230,6 +230,6 @@ def _state(worker: Worker) -> Iterator[Tensor]:
 
 
 def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:
-    """Bytes of the storages of tensors, each counted once; but for those at some addresses."""
+    """Bytes of the storages of tensors, each counted once; except for those at some addresses."""
     storages = {memory_of(tensor): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for place, storage in storages.items() if place not in without)

@@ -50,9 +50,9 @@ LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 LEFT_OUT = ("env-vars", "tokenizer", "checkpoint", "logger", "scheduler", "validation", "rng",
              "profiling", "dist", "peft", "inprocess-restart", "straggler", "nvrx-straggler",
              "fault-tolerance", "rerun-state-machine", "dataset", "ft")  # fmt: skip
-"""Sections that no prediction depends on, but for the length of sequences."""
+"""Sections that no prediction depends on, except for the length of sequences."""
 
-NOT_PLAIN = "is not plain: only running it would tell"
+NOT_PLAIN = "is not plain: it is only known when the code runs"
 
 _GPUS = re.compile(r"_([0-9]{1,5})gpus?_")
 
@@ -134,7 +134,7 @@ def _flag(name: str, value: Any) -> dict[str, Words]:
 
 
 def _is_plain(value: Any) -> bool:
-    """True unless only running the code would tell; names with dots are constants of libraries."""
+    """True unless only a run of the code shows the value; dotted names are libraries' constants."""
     return not isinstance(value, ForeignCall) and not (
         isinstance(value, Unknown) and not re.fullmatch(r"[\w.]+", value.text)
     )

@@ -1,6 +1,6 @@
 """Values of plain expressions in Python, worked out without running them.
 
-What only running the code would tell is an `Unknown`.
+A value that is only known when the code runs is an `Unknown`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LONGEST = 10_000
 
 
 class Unknown(NamedTuple):
-    """A value that only running the code would tell, as it is written."""
+    """A value that is only known when the code runs, as it is written."""
 
     text: str
 

@@ -98,7 +98,7 @@ WITHOUT_EFFECT = {
     "validation", "experimental", "fault_tolerance", "profiler", "validator", "dataloader", "loss",
     "tokenizer",
 }  # fmt: skip
-"""Sections that change neither the time of a step nor its memory, but for kinds of optimizers."""
+"""Sections that change neither a step's time nor its memory, except for kinds of optimizers."""
 
 WITHOUT_EFFECT_TOO = {
     "training.steps", "training.dataset", "training.dataset_path", "training.seed",

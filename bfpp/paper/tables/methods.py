@@ -174,7 +174,7 @@ METHODS = (
             "N_PP - 1 forward and backward passes",
             "DP overlap": "the printed share is approximate, and does not depend on N_mb; counted "
             "are the backward passes that are left when one of a rank's two stages is complete "
-            "at both copies: the last N_PP/2 micro-batches of the other one, but for a layer",
+            "at both copies: the last N_PP/2 micro-batches of the other one, except for a layer",
         },
     ),
     ComparedMethod(

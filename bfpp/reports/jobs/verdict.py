@@ -18,7 +18,7 @@ EXPLAINS = 0.5
 """The share of the slowdown from which on a worker or a stage is said to explain it."""
 
 SLIGHT = 1.01
-"""The slowdown up to which nobody is to blame."""
+"""The slowdown up to which no worker is blamed."""
 
 TITLES = {
     "stage": "pipeline rank",

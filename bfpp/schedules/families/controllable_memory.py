@@ -181,7 +181,7 @@ class _Rank:
     Weight halves have slots of their own, or else take those that are free. `alive` is after each
     slot, with the weight halves that wait for one. A pass that moves changes these between its
     slots, and until a free slot makes up for it: what comes after that is as it was. So `over`,
-    the number of slots with more than `most` alive, tells of all slots and is known from a few.
+    the number of slots with more than `most` alive, covers all slots and is known from a few.
     """
 
     def __init__(self, slots: Slots, most: int) -> None:

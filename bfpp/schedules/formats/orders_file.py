@@ -49,7 +49,7 @@ class GivenOrders(WithBlocks):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Orders are as they are, but for blocks."""
+        """Orders are as they are, except for blocks."""
         return {"fused_blocks": self.fused_blocks}
 
     @property

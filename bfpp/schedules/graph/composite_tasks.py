@@ -92,7 +92,7 @@ def composites(graph: TaskColumns) -> Iterator[tuple[Template, Integers]]:
 
 
 def shares(graph: TaskColumns) -> Seconds:
-    """For each task, its share of the compute of its pass: 1 but for pieces."""
+    """For each task, its share of the compute of its pass: 1 except for pieces."""
     share = np.ones(len(graph))
     pieces = np.flatnonzero(graph.piece != NONE)
     if len(pieces):

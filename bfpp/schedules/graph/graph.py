@@ -151,7 +151,7 @@ class TaskGraph(TaskColumns):
         """
         require_templates(self, templates)
         graph = replace(self, templates=dict(templates))
-        # What is cached of the tasks still holds, but for the digest.
+        # What is cached of the tasks still holds, except for the digest.
         replaced = "templates", "digest"
         vars(graph).update(
             {name: each for name, each in vars(self).items() if name not in replaced}

@@ -70,7 +70,7 @@ def _around_segments(graph: TaskGraph) -> tuple[Integers, Integers]:
 
 
 def _inside_pairs(graph: TaskGraph, step: Integers) -> Flags:
-    """The steps of pairs but for the first of each; in passes of several units, all of them.
+    """The steps of pairs except for the first of each; in passes of several units, all of them.
 
     Passes of blocks are in none, nor are those of a rank that runs all its forward passes first.
     """

@@ -150,7 +150,7 @@ def forward_only(order: Order) -> Order:
 
 
 class Repetition(NamedTuple):
-    """The steady state of orders: ranks repeat their passes, but for the first and the last ones.
+    """The steady state of orders: ranks repeat their passes, except the first and last ones.
 
     They do so every `period` micro-batches, of which at most `alive` are under way on a rank.
     """
@@ -165,8 +165,8 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its annotated fields, if any, are parameters of
-    its own (it is a frozen dataclass, decorated or not), but for `source`: the reference to it, if
-    it is in a Python file. A rank holds `loops` stages or, if it is `looped`, any number of them;
+    its own (it is a frozen dataclass, decorated or not), except `source`: the reference to it, if it
+    is in a Python file. A rank holds `loops` stages or, if it is `looped`, any number of them;
     `placement` has the rank of each, and `copies` those of second copies, if there are any:
     `copy_of` is the one that a micro-batch takes. A micro-batch runs in `slices`.
 

@@ -26,7 +26,7 @@ PLACEMENTS = 256
 
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The devices of a grid on a network whose levels, but for the last, join `sizes` of them.
+    """The devices of a grid on a network whose levels, except for the last, join `sizes` of them.
 
     A group inside a pass (tensor-, context- or expert-parallel) has a share of what the innermost
     level joins, or several of these as wholes.

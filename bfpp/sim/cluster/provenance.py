@@ -35,7 +35,7 @@ class HowKnown(StrEnum):
 
 
 UNSURE = frozenset({HowKnown.COPIED, HowKnown.ASSUMED})
-"""Kinds of constants that nobody has measured on the machine itself."""
+"""Kinds of constants that are not measured on the machine itself."""
 
 
 @dataclass(frozen=True)

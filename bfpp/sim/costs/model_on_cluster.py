@@ -197,7 +197,7 @@ class ModelOnCluster:
         return self.routes(layout).placement
 
     def routes(self, layout: Layout) -> Routes:
-        """The routes between ranks: the same for all stages, but for ranks that share theirs."""
+        """The routes between ranks: the same for all stages, except for ranks that share theirs."""
         sharing = None
         if layout.copies:
             sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
@@ -259,7 +259,7 @@ class ModelOnCluster:
         return layers_of_units(self.model, self.recomputation, self.cut, layout.units_per_stage)
 
     def unit_parameters(self, layout: Layout) -> Seconds:
-        """For each unit, its parameters on one device of its rank, but for routed experts.
+        """For each unit, its parameters on one device of its rank, except for routed experts.
 
         The embedding is in the first unit, the output layer in the last.
         Where they are tied and on one rank, the output layer adds nothing;

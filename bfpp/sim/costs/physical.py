@@ -70,7 +70,7 @@ class PhysicalCosts(ModelOnCluster):
         """The time of a step, without its timeline: like `times`, in one call of the core.
 
         The graph may stand for a step of another `layout`, with what is left out of that as an
-        `extension`: raises `NotPeriodic` where the times do not tell the whole step's.
+        `extension`: raises `NotPeriodic` where the times do not determine the whole step's.
         """
         step = PhysicalStep(self, self._with_exchanges(graph))
         cells, others, own = step_prices(step)

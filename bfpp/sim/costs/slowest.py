@@ -7,7 +7,7 @@ of normal deviations, the expected largest of as many, which Blom (1958) gives i
 - All of a job's devices wait for the slowest of them: over gradients once a step, over a pipeline
   for each micro-batch. Its own pace does not average out (`speed_deviation`).
 - Passes of the same work differ from one to the next (`pass_deviation`). Those of a step average
-  out, but for devices that wait for each other inside of passes: the members of tensor-, context-
+  out, except on devices that wait for each other inside of passes: the members of tensor-, context-
   and expert-parallel groups, and, fully sharded, all that a layer's weights are gathered from.
 """
 

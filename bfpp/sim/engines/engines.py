@@ -25,7 +25,7 @@ ENGINES = {"compiled": simulate_compiled, "simpy": _simulate_with_simpy}
 DEFAULT = "compiled"
 
 NOT_CHECKED = {"not_checked": "the graph, whose passes are in pieces"}
-"""Note of a timeline on a graph that nobody has checked."""
+"""Note of a timeline on an unchecked graph."""
 
 
 def simulate(

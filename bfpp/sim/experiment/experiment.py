@@ -55,7 +55,7 @@ OF_OFFLOAD = ("offload_share", "offload_modules")
 """Values of the offloading of a pass's activations."""
 
 SIZE = ("pp", "microbatches")
-"""Values that are always written: nobody takes their defaults for granted."""
+"""Values that are always written, since no reader knows their defaults."""
 
 Value = TypeVar("Value")
 

@@ -84,7 +84,7 @@ class Residuals:
     rival: Mapping[str, float]
 
     def of(self, kind: RunKind) -> Components:
-        """Those of a kind of run on a machine, and at a site, that nobody has measured."""
+        """Those of a kind of run on an unmeasured machine and site."""
         return Components(self.machine, self.site, self.run.get(str(kind), self.run[ANY]))
 
 

@@ -73,7 +73,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Name of its file, but for the ending."""
+        """Name of its file, except for the ending."""
         model = self.model.translate(str.maketrans({" ": "-", "_": "-", **dict.fromkeys("()/")}))
         sizes = f"{self.gpus}-gpus", f"batch-{self.batch}"
         parts = (model, self.system, self.precision, *sizes, self.release)

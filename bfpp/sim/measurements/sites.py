@@ -19,7 +19,7 @@ from bfpp.sim.experiment.residuals import residuals_of
 from bfpp.sim.measurements.validation import Case, Measurement, case_of
 
 STEPS = 4
-"""Steps of the search for the factor: equal but for the time of communication."""
+"""Steps of the search for the factor: equal except for the time of communication."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing,
 
     Offloaded activations are included: `bfpp.traces.timeline.memory_record` leaves out what is on
     the host. A backward pass restores one layer at a time; what one in two halves holds from the
-    first half to the end of the second is saved, but for that layer. The passes of a block are
+    first half to the end of the second is saved, except for that layer. The passes of a block are
     under way at once.
     """
     _, tasks = graph.compute_tasks

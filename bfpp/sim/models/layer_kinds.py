@@ -32,7 +32,7 @@ def _counts(model: Transformer, whole: Transformer) -> dict[str, int]:
 
 
 def _title(kind: Transformer, whole: Transformer) -> str:
-    """Tell a kind of layer from the model's others."""
+    """Distinguish a kind of layer from the model's others."""
     experts = "with experts" if kind.experts else "dense"
     window = "with a window" if kind.window else "without a window"
     titles = [experts] * bool(whole.dense_layers) + [window] * bool(whole.global_every)

@@ -48,7 +48,7 @@ class Transformer:
     no more than the last `window` tokens, and every `global_every`-th layer to all. With
     `dropout` it is trained with dropout, by default where the MLP is not gated.
 
-    With `experts` those take the place of the MLP, but for the first `dense_layers`. `latent`
+    With `experts` those take the place of the MLP, except for the first `dense_layers`. `latent`
     attention makes heads of narrow latents; those of values may be `value_head_dim` wide.
     `prediction_modules` predict further tokens in training: a layer each, that takes the hidden
     state and the next embedding.
@@ -216,7 +216,7 @@ class Transformer:
 
     @property
     def active_parameters(self) -> float:
-        """Parameters that a token goes through: all, but for the experts that are not chosen."""
+        """Parameters that a token goes through: all, except for the experts that are not chosen."""
         idle = sum(
             len(numbers) * (kind.matrices.routed - kind.matrices.chosen)
             for kind, numbers in self.kinds.items()
@@ -248,7 +248,7 @@ class Transformer:
         return Matrices(*map(sum, zip(attention, mlp, strict=True)))
 
     def layer_parameters(self, tp: int = 1) -> float:
-        """Parameters of one layer on a device, but for those of routed experts.
+        """Parameters of one layer on a device, except for those of routed experts.
 
         12 S_hidden^2 / N_TP, two norms and those of latents, and biases, which the GEMMs of
         latents and of experts have not.

@@ -54,7 +54,7 @@ class Checkpointed:
         return sum(tensor.bytes for tensor in self.saved)
 
     def saved_inputs(self, names: Collection[str]) -> frozenset[Tensor]:
-        """Saved inputs of the operators of these names, but for those that they write."""
+        """Saved inputs of the operators of these names, except for those that they write."""
         chosen = [each for each in self.operators if each.name in names]
         written = {tensor for each in chosen for tensor in each.writes}
         return (_saved(chosen) & self.saved) - written

@@ -171,7 +171,7 @@ class Execution:
     `fused` kernels take a gated activation or the loss as one; otherwise each operation of them is
     a kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
     traffic for each weight, when it is added to those of micro-batches before. `quantisation` is
-    what becomes of the operands of a layer's GEMMs with weights, but for the router's; where
+    what becomes of the operands of a layer's GEMMs with weights, except for the router's; where
     they are quantised too, also of those of attention, in 8 bits, and of the output layer.
     `eager`: every operation is a kernel of PyTorch's own, so that heads are turned step by step,
     GEMMs of one input are apart, and gradients of weights are added up after they are made.

@@ -129,7 +129,7 @@ class Distance(NamedTuple):
 
     @property
     def ties(self) -> bool:
-        """True if the prediction cannot tell which of the two is faster."""
+        """True if the two are equally fast within the prediction's error."""
         return abs(self.share) < self.margin
 
 
@@ -158,7 +158,7 @@ class Rival(NamedTuple):
 class Decision(NamedTuple):
     """The winner, where the time of its step goes, the best of each other kind, and all ties.
 
-    `ties` says of each outcome that is shown, but for the winner, whether it ties with that.
+    `ties` says of each outcome that is shown, except for the winner, whether it ties with that.
     """
 
     winner: Outcome

@@ -162,7 +162,7 @@ class Evaluation:
         return physical.timed(self.graph_of(step))
 
     def _shortened(self, step: Configuration) -> list[Shortened]:
-        """The same step with fewer micro-batches, if these tell all of it."""
+        """The same step with fewer micro-batches, if these determine all of it."""
         robust = self.problem.objective is Objective.ROBUSTNESS
         return [] if robust or self._dispatches else shortened(step)
 

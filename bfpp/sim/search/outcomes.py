@@ -280,7 +280,7 @@ def _of_communication(communication: Communication) -> dict[str, Any]:
 
 
 def _of_setting(setting: CostSetting) -> dict[str, Any]:
-    """The columns of a setting, but for the cut."""
+    """The columns of a setting, except for the cut."""
     degrees = setting.degrees
     return {
         "precision": _named(setting.precision),

@@ -106,7 +106,7 @@ def foremost(known: Outcomes, top: int, objective: Objective = Objective.THROUGH
 def without_duplicates(best_first: Outcomes) -> Outcomes:
     """A ranking with each method once.
 
-    What is the same but for its name is one, and so is, without a pipeline, what differs only in
+    What is the same except for its name is one, and so is, without a pipeline, what differs only in
     the order of micro-batches.
     """
     _, first = np.unique(_methods(best_first), axis=0, return_index=True)

@@ -10,8 +10,8 @@ every order, and so does the highest of them:
 - Memory: each micro-batch keeps its activations for a least time. The sum of size times that time
   has to fit under the rank's limit, from its first forward pass to the end of the step.
 
-A rank's span leaves out the waits before its first pass (but for receiving its input) and after its
-last.
+A rank's span leaves out the waits before its first pass (except for receiving its input) and after
+its last.
 
 Left out: micro-batches on their way down and up the pipeline meet on some rank, where one waits. At
 half of 1F1B's activations these bounds are up to 14 % below proven optima for it. A proof has to

@@ -15,7 +15,7 @@ Theory of operation
 - *A cause for each part.* A task other than compute has the cause in its row of `LOOKS`. Compute
   is the bubble: warm-up, drain or other ranks' compute, by the stretch; but the share of a pass
   above the mean of its operation is imbalance. A task that frees a buffer, where compute on
-  another lane starts after it, is a wait for the buffer. A gap is dispatch, but for the time in
+  another lane starts after it, is a wait for the buffer. A gap is dispatch, except for the time in
   which a collective was ready (`Timeline.ready`) and its data-parallel peers were not.
 
 Parts do not overlap and leave nothing out: the seconds of a wait sum to its length.

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from bfpp.schedules.reading import COMPRESSED, NotJson, decompressed, parsed
 
 BEGINNING = 2**16
-"""Bytes in which a trace tells that it is one."""
+"""Bytes by which a trace is recognised."""
 
 KEYS = (
     b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"',
@@ -22,7 +22,7 @@ KEYS = (
 """Keys of traces, one of which is near the beginning."""
 
 GZIP = 16 + zlib.MAX_WBITS
-"""The window of a gzip file, as zlib wants it told."""
+"""The window bits of a gzip file, for zlib."""
 
 
 def parsed_trace(text: str | bytes) -> Any:

@@ -11,5 +11,5 @@ Theory of operation
 4. *Idle time.* The activity that ends an idle stretch had been launched, or not: the device waits
    for the host until then, and for the launch itself or for another stream after it.
 5. *Passes* (`passes`). A pass lasts from its first to its last kernel; within it, the same four
-   parts tell what of it is compute.
+   parts show how much of it is compute.
 """

@@ -44,7 +44,7 @@ class Rank:
 
     @property
     def others(self) -> Integers:
-        """Operations of no known kind, by start, but for those inside a pass."""
+        """Operations of no known kind, by start, except for those inside a pass."""
         known = {FORWARD, BACKWARD, PARAMETERS, *TRANSFERS, *UPDATE}
         rows = self.of(*(kind for kind in self._by_kind if kind not in known))
         passes, each = self.of(FORWARD, BACKWARD), self.operations

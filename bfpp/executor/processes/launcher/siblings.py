@@ -1,4 +1,4 @@
-"""The processes of a run that were started by the one that started this one, as Linux tells.
+"""The processes of a run that were started by the one that started this one, from Linux's /proc.
 
 A process is signalled only if it is one of them, whatever other processes say.
 """

@@ -242,7 +242,7 @@ def _may_be_well(heartbeat: Heartbeat, limits: Limits) -> bool:
 
 
 def _idle(state: RunState, known: dict[int, Heartbeat]) -> Diagnosis | None:
-    """A process that has stopped although it waits for nobody."""
+    """A process that has stopped although it waits for no other."""
     for process, heartbeat in known.items():
         if not heartbeat.waiting:
             message = f"{state.name(process)} has begun no task for {heartbeat.quiet:.0f} s"

@@ -41,7 +41,7 @@ def _balanced(experiment: Experiment) -> Iterator[Experiment]:
 
 
 def _with_a_layer_moved(experiment: Experiment, load: Seconds) -> Iterator[Experiment]:
-    """From a stage to any other: those between hand on a layer each."""
+    """From a stage to any other: those between pass a layer on each."""
     layers = experiment.layers_of_stages
     pairs = permutations(range(len(layers)), 2)
     for giver, taker in sorted(pairs, key=lambda pair: load[pair[1]] - load[pair[0]]):
