@@ -165,8 +165,8 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its annotated fields, if any, are parameters of
-    its own (it is a frozen dataclass, decorated or not), except `source`: the reference to it, if it
-    is in a Python file. A rank holds `loops` stages or, if it is `looped`, any number of them;
+    its own (it is a frozen dataclass, decorated or not), except `source`: the reference to it, if
+    it is in a Python file. A rank holds `loops` stages or, if it is `looped`, any number of them;
     `placement` has the rank of each, and `copies` those of second copies, if there are any:
     `copy_of` is the one that a micro-batch takes. A micro-batch runs in `slices`.
 

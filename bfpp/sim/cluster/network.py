@@ -1,8 +1,8 @@
 """A cluster's network: levels of links, innermost first, of any depth.
 
 Devices that one level joins (`size` of them) reach one another by it; those that it does not join,
-by the next level. What leaves a node passes a port of each level on its way, except NVLink, which is
-a fabric of its own: the network does not begin behind it.
+by the next level. What leaves a node passes a port of each level on its way, except NVLink, which
+is a fabric of its own: the network does not begin behind it.
 
 A file describes each level in a table (`levels.NAME`), in the order of their sizes. `intra_node`
 and `inter_node` are short for two of them, or the former alone for one node.
