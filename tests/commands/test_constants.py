@@ -1,4 +1,4 @@
-"""What `fit`, `measure` and `validate` print of made-up results, to the letter and the number.
+"""Output of `fit`, `measure` and `validate` for made-up results, to the letter and the number.
 
 Four rows, whose errors are 10 %, -20 %, 0 % and 2 %: on average 8 %; of table E.1 alone 15 %. With
 their methods left out: 30 %, -10 %, 4 % and -4 %, on average 12 %.

@@ -105,7 +105,7 @@ def no_processes():
 
 @pytest.fixture(scope="module")
 def files(no_processes, tmp_path_factory):  # noqa: ARG001
-    """What every case begins with: a whole file of each kind."""
+    """The start of every case: a whole file of each kind."""
     folder = tmp_path_factory.mktemp("whole")
     before = Path.cwd()
     os.chdir(folder)
@@ -130,7 +130,7 @@ def files(no_processes, tmp_path_factory):  # noqa: ARG001
 
 
 class Ended:
-    """How a command ended."""
+    """The end of a command."""
 
     def __init__(self, words, code, out, err, seconds):
         self.words, self.code, self.out, self.err, self.seconds = words, code, out, err, seconds
@@ -233,7 +233,7 @@ BASE = {
     "completion": "bash", "export": "saved --out exported",
     "measure": "--simumax system.json --out measured.toml",
 }  # fmt: skip
-"""What each command is given besides: little to do."""
+"""Further arguments of each command: little to do."""
 
 
 @pytest.fixture(scope="module")

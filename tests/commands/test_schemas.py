@@ -1,4 +1,4 @@
-"""What commands print with `--json` is as their schemas say, and the schemas leave nothing out."""
+"""Output with `--json` is as its schemas say, and the schemas leave nothing out."""
 
 from __future__ import annotations
 

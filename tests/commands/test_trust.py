@@ -1,4 +1,4 @@
-"""What is simulated has been checked, or is made of what is built in."""
+"""Simulated graphs have been checked, or are made by built-in schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of an error: our own refusals in one line and soon, faults of ours as faults."""
+"""Reports of errors: our own refusals in one line and soon, faults of ours as faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the core is compiled: for which machines, with which flags, and what errors say."""
+"""The build of the core: its machines, its flags, and the texts of errors."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def found_peaks(graph: TaskGraph, sizes: np.ndarray, ahead: int = 1) -> Any:
 def peak_of(
     graph: TaskGraph, rank: int, size: dict[str, list[float]], ahead: int
 ) -> tuple[float, float]:
-    """What is saved and transient when a rank needs most, by which passes are on its device."""
+    """Saved and transient bytes at a rank's peak, by the passes that are on its device."""
     tasks = [graph.task(each) for each in np.flatnonzero(graph.rank == rank)]
     trains = any(OPERATIONS[each] in enders(SAVED) for each in graph.operation)
     held: Counter[tuple[str, int, int]] = Counter()  # data of passes, as 1 or -1

@@ -1,4 +1,4 @@
-"""What tests share: places, recorded outputs, random inputs, small models and networks."""
+"""Helpers of tests: places, recorded outputs, random inputs, small models and networks."""
 
 from __future__ import annotations
 

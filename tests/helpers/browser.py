@@ -52,7 +52,7 @@ LOOK = 0.02
 
 
 def is_installed() -> bool:
-    """Whether a browser and its driver are on the path."""
+    """True if a browser and its driver are on the path."""
     return bool(CHROMIUM and shutil.which(DRIVER))
 
 
@@ -132,7 +132,7 @@ class Page:
         return mouse
 
     def point_at(self, seconds: float) -> str:
-        """What the page says with the pointer at a time, in the compute row of rank 0."""
+        """The page's text with the pointer at a time, in the compute row of rank 0."""
         self.move_to(seconds).perform()
         words: str = self.find(".tip").text
         return words

@@ -1,4 +1,4 @@
-"""What the checkpoint tests save, and processes that save it until they are killed.
+"""States that checkpoint tests save, and processes that save them until they are killed.
 
 A state's values are functions of its step, so what was loaded tells which step it
 is of, and whether all of it is.
@@ -132,7 +132,7 @@ def in_group(rank: int, size: int, meeting: Path, work: Any, told: Connection, *
 
 
 def run_group(size: int, meeting: Path, work: Any, *rest: Any) -> list[Any]:
-    """What `work` returned in each of a group of processes; None of one that died."""
+    """Results of `work` in each of a group of processes; None of one that died."""
     pipes = [PROCESSES.Pipe(duplex=False) for _ in range(size)]
     processes = [
         PROCESSES.Process(target=in_group, args=(rank, size, meeting, work, pipes[rank][1], *rest))

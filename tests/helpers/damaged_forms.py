@@ -16,7 +16,7 @@ from bfpp.traces.formats.protobuf import MalformedMessage, delimited, field, fie
 from tests.helpers.damage import ODD_VALUES, change, changed_json, damaged
 
 Damage = Callable[[bytes], st.SearchStrategy[bytes]]
-"""What makes others of whole contents."""
+"""Functions that damage whole contents."""
 
 
 @st.composite
@@ -38,7 +38,7 @@ def changed_toml(draw, contents: bytes) -> bytes:
 
 
 def _toml(record):
-    """What TOML has no value for becomes a text."""
+    """Values that TOML does not have become texts."""
     text = json.dumps(record)  # of NaN and Infinity, the words that TOML has are lower case
     plain = json.loads(text, parse_constant=str)
     return "".join(f"{key(name)} = {inline(_said(each))}\n" for name, each in plain.items())

@@ -1,4 +1,4 @@
-"""Whether JSON is as its command's schema says: nothing else, and nothing without a description."""
+"""Checks of JSON against its command's schema: nothing else, nothing without a description."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.orders.actions import LETTERS
 
 RECEIVED = {Operation.TRANSFER_ACTIVATIONS: (1, "F"), Operation.TRANSFER_GRADIENTS: (-1, "B")}
-"""How far on the stage is that receives, and PyTorch's letter."""
+"""The distance to the receiving stage, and PyTorch's letter."""
 
 
 def trace_step(context: ProcessContext, what: tuple[Job, Path, int]) -> Seconds | None:

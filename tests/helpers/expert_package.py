@@ -30,7 +30,7 @@ LOOKS[ALL_TO_ALL] = Look(Tone(320, 0.5, 0.5, 0.7), TextMark("x", "x", "x", "x"),
 
 
 def physical(step: PhysicalStep, tasks: Integers) -> Load:
-    """What every token's hidden state takes through the node's links."""
+    """Seconds of every token's hidden state through the node's links."""
     del tasks  # the same for all
     size = step.physical.model.hidden_bytes(step.physical.microbatch_size)
     return Load(size / step.physical.cluster.levels[0].bandwidth)

@@ -39,7 +39,7 @@ def _configs() -> list[bytes]:
 
 
 def _trained(name: str) -> object:
-    """What `bfpp run --model config.json` makes of it."""
+    """The model that `bfpp run --model config.json` makes of it."""
     model = load_model(name)
     require_layers(model)
     return transformer_source(model, None, is_causal=True, file=name)
@@ -57,7 +57,7 @@ def _manifest(contents: bytes) -> object:
 
 
 def _contents() -> list[bytes]:
-    """What manifests say inside their seal."""
+    """The contents of manifests inside their seal."""
     return [json.dumps(json.loads(each)["content"]).encode() for each in _manifests()]
 
 

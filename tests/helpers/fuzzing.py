@@ -60,7 +60,7 @@ class Overdue(BaseException):
 
 @dataclass
 class Tally:
-    """What came of a reader's inputs; of each fault, its smallest input."""
+    """Results of a reader's inputs; of each fault, its smallest input."""
 
     inputs: int = 0
     accepted: int = 0

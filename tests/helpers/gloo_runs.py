@@ -52,7 +52,7 @@ Counts = list[list[int]]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run told: its reports, all pieces of the weights, and the median step's times."""
+    """Results of a run: its reports, all pieces of the weights, and the median step's times."""
 
     reports: list[Report]
     state: dict[str, TensorPieces]
@@ -89,7 +89,7 @@ def _own(context: ProcessContext, jobs: Sequence[Job], use: str) -> Iterator[Job
 
 
 def _count_groups(context: ProcessContext, jobs: Sequence[Job]) -> Counts:
-    """How many groups each process of each job makes for a backend, which is made twice."""
+    """Number of groups that each process of each job makes for a backend, which is made twice."""
     made = [0]
     helper = distributed_c10d._new_process_group_helper
 

@@ -31,6 +31,6 @@ def _command(schedule: str, costs: Mapping[str, float]) -> str:
 
 
 def require_golden(name: str, text: str) -> None:
-    """Whether a text is that of a file, but for spaces at the ends of lines."""
+    """True if a text is that of a file, except for spaces at the ends of lines."""
     lines = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     assert lines == (GOLDEN / name).read_text()

@@ -51,7 +51,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _address(text: str, family: socket.AddressFamily) -> Address:
-    """What the kernel writes as words of the machine's byte order."""
+    """Numbers that the kernel writes as words of the machine's byte order."""
     words = bytes.fromhex(text)
     found = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
     return ip_address(socket.inet_ntop(family, found))

@@ -65,7 +65,7 @@ CHECK = declare(
 ADDED = METRICS_ALL_REDUCE, COMPRESS, CHECK
 
 RAN: list[tuple[Operation, int, int, int]] = []
-"""What was dispatched: operation, rank, unit and micro-batch."""
+"""Dispatched tasks: operation, rank, unit and micro-batch."""
 
 
 def _run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:

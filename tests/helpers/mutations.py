@@ -235,7 +235,7 @@ def one_more_gather(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
 
 
 def one_more_reduction(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
-    """What has been added up so far is reduced, and what comes later by itself: no harm done."""
+    """The sum so far is reduced, and later gradients by themselves: no harm done."""
     if not (reductions := find(graph, Operation.REDUCE, peer=NONE)) or has_blocks(graph):
         return None
     adding = [task for task in steps(graph) if task.gradient_buffer != NONE]

@@ -47,7 +47,7 @@ class Kernel(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one process, on one device, did."""
+    """The activities of one process, on one device."""
 
     device: int
     ranges: Iterable[Named]

@@ -45,7 +45,7 @@ def stage(index: int, ranks: int, stages: int) -> RecordingStage:
 
 
 def compute_words(schedule: Any) -> list[list[str]]:
-    """What a schedule of PyTorch says that each rank runs, less idle slots and reductions."""
+    """Each rank's actions of a schedule of PyTorch, without idle slots and reductions."""
     return [
         [str(action) for action in actions if action is not None and action.is_compute_op]
         for _, actions in sorted(schedule.pipeline_order.items())

@@ -1,4 +1,4 @@
-"""What a wide sample of configurations gave when it was recorded: graphs, times, predictions.
+"""Recorded results of a wide sample of configurations: graphs, times, predictions.
 
 `python -m tests.helpers.recorded [PART ...]` records it again, all or some parts, into
 `tests/golden/recorded.json`: only for a change that is meant to change results. A graph is
@@ -267,7 +267,7 @@ PARTS = {
 
 @cache
 def recorded() -> Mapping[str, object]:
-    """What the file holds."""
+    """The contents of the file."""
     found: Mapping[str, object] = json.loads(FILE.read_text())
     return found
 

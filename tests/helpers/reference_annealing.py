@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 
 class Replayed(NamedTuple):
-    """How long words take, and when ranks are free again.
+    """The step time of words, and the times when ranks are free again.
 
     By place: when its pass starts, the place whose data it awaits, and when its output has arrived.
     """
@@ -84,7 +84,7 @@ def replay(problem: ProblemArrays, words: Words) -> Replayed:
 def busy(
     problem: ProblemArrays, word: list[int], start: dict[Place, float], rank: int, end: float
 ) -> float:
-    """How long a rank is busy whose last pass ends then: its span, or since the step began."""
+    """The busy time of a rank whose last pass ends then: its span, or since the step began."""
     end += problem.rest[rank]
     if not problem.spans or not word:
         return end
@@ -110,7 +110,7 @@ def critical(problem: ProblemArrays, words: Words, now: Replayed) -> list[Place]
 
 
 def kept_by(problem: ProblemArrays, word: list[int]) -> list[float]:
-    """What a rank keeps after each pass of its word."""
+    """Memory of a rank after each pass of its word."""
     last = (problem.kinds - 1) * problem.stages
     changes = [
         problem.size[code] if code < problem.stages else -problem.size[code - last] * (code >= last)

@@ -16,7 +16,7 @@ TOLERANCE = 1e-9
 
 
 def placed(problem: ProblemArrays, period: float, delay: list[float]) -> Starts | None:
-    """When each pass starts, as soon as it may after its delay; none where one has no room.
+    """Start of each pass, as soon as it may after its delay; none where one has no room.
 
     In turn along the stages and back, then weight halves.
     """
@@ -37,7 +37,7 @@ def placed(problem: ProblemArrays, period: float, delay: list[float]) -> Starts 
 def free_from(
     problem: ProblemArrays, period: float, start: Starts, code: int, ready: float
 ) -> float:
-    """When the pass meets no other of its rank, in any period."""
+    """The time when the pass meets no other of its rank, in any period."""
     of_rank = (each for each in start if problem.rank[each] == problem.rank[code])
     others = sorted(of_rank, key=lambda each: (each % problem.stages, each))
     tolerance = TOLERANCE * period
@@ -57,7 +57,7 @@ def free_from(
 
 
 def excess_of(problem: ProblemArrays, period: float, start: Starts) -> tuple[float, float]:
-    """What ranks keep beyond their limits, and on average, in stages of mean size."""
+    """Memory of ranks beyond their limits, and on average, in stages of mean size."""
     last = (problem.kinds - 1) * problem.stages
     mean = sum(problem.size.tolist()) / problem.stages
     over = average = 0.0
@@ -88,7 +88,7 @@ def excess_of(problem: ProblemArrays, period: float, start: Starts) -> tuple[flo
 def place_block(
     problem: ProblemArrays, period: float, tries: int, scale: float, seed: int
 ) -> tuple[bool, list[float], Starts]:
-    """Whether a block keeps to the limits, its delays, and when its passes start."""
+    """True if a block keeps to the limits; its delays, and its passes' starts."""
     random = np.random.RandomState(seed)
     delay, start, known = [0.0] * len(problem.seconds), Starts(), inf
     for nth in range(tries):

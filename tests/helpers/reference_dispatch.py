@@ -41,7 +41,7 @@ class Dispatch:
         self.sent = Counter[int]()
 
     def finished(self) -> tuple[float, Words]:
-        """How long the words take, and the words."""
+        """The step time of the words, and the words."""
         for _ in range(len(self.problem.seconds) * self.problem.microbatches):
             start, rank, code = min(map(self.offer, range(self.problem.ranks)))
             if start == inf:
@@ -52,7 +52,7 @@ class Dispatch:
         return max(taken), self.words
 
     def offer(self, rank: int) -> tuple[float, int, int]:
-        """When a rank could run the pass that it prefers: the start, the rank, and the pass."""
+        """The pass that a rank prefers to run: its start, the rank, and the pass."""
         offers = []
         for stage in self.problem.stage[slice(*self.problem.first[rank : rank + 2])].tolist():
             for code in range(stage, len(self.problem.seconds), self.problem.stages):
@@ -64,7 +64,7 @@ class Dispatch:
         return start, rank, code
 
     def ready(self, rank: int, code: int) -> float:
-        """When the next micro-batch of a pass may start."""
+        """The earliest start of the next micro-batch of a pass."""
         problem, word = self.problem, self.words[rank]
         microbatch, before = word.count(code), code - problem.stages
         if microbatch == problem.microbatches:

@@ -20,13 +20,13 @@ from bfpp.executor.processes.watch.watch import Watch
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:
-    """What a test runs, and what it printed."""
+    """A program that a test runs, and its output."""
     code = _code_of(*options)
     return Ended(code, *capsys.readouterr())
 
 
 def run_for_many(*options: object) -> Ended:
-    """What a fixture runs for all tests of a module, where there is no `capsys`."""
+    """A program that a fixture runs for all tests of a module, where there is no `capsys`."""
     with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
         code = _code_of(*options)
     return Ended(code, output.getvalue(), errors.getvalue())

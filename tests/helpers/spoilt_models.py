@@ -84,7 +84,7 @@ def model_of(layers: int, wrong: Mapping[int, tuple[int, str]]) -> Model:
 
 @dataclass(frozen=True)
 class SpoiltSource:
-    """What makes such a model in another process."""
+    """A factory of such a model for another process."""
 
     layers: int
     wrong: Mapping[int, tuple[int, str]]

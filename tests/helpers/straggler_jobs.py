@@ -24,7 +24,7 @@ COLUMNS = (
 FORWARD, BACKWARD = "forward", "backward"
 LETTERS = {Operation.FORWARD: FORWARD, Operation.BACKWARD: BACKWARD}
 SHARE = {FORWARD: 1.0, BACKWARD: 2.1, "optimizer": 0.2}
-"""How long an operation takes, relative to a forward pass."""
+"""The time of an operation, relative to a forward pass."""
 
 TRANSFER, NOTHING = 4e-4, 2e-6
 """Seconds of a transfer, and of what is recorded but does not run."""
@@ -255,7 +255,7 @@ class _Pipeline:
     def _receive(
         self, rank: int, kind: str, stage: int, source: int, microbatch: int
     ) -> float | None:
-        """When a pass has what it needs, or None if it has not been sent."""
+        """The time when a pass has its input, or None if that has not been sent."""
         job, worker = self.job, (self.replica, rank)
         posted = self.posted[rank].get(kind, 0.0) + 1e-5
         if 0 <= source < job.pp * job.vpp:

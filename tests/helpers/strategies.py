@@ -109,7 +109,7 @@ def that_fits(
 
 
 def policies(sharding: Sharding) -> dict[str, st.SearchStrategy[Any]]:
-    """How often, and how far ahead, what is fully sharded is gathered and reduced."""
+    """Rates and prefetch distances of gathers and reductions of fully sharded units."""
     if sharding is not Sharding.FULL:
         return {}
     return {
@@ -174,7 +174,7 @@ def some_configuration(
 
 
 def can_be_placed(schedule: Schedule, pp: int) -> bool:
-    """Whether the schedule has a place for its stages on so many ranks."""
+    """True if the schedule has a place for its stages on that many ranks."""
     try:
         schedule.layout(pp, 1)
     except InvalidConfiguration:

@@ -41,7 +41,7 @@ OUTSIDE = 0
 
 
 class Segment(NamedTuple):
-    """What a lane does between two marks or waits."""
+    """The work of a lane between two marks or waits."""
 
     lane: int
     number: int
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """Who read or wrote a storage, and when."""
+    """An access to a storage: the reader or writer, and the time."""
 
     segment: Segment
     task: str
@@ -92,7 +92,7 @@ class ClockMark:
 
 @dataclass(eq=False)
 class Storage:
-    """What is known of one storage: the lane that it was made on, and its accesses."""
+    """The record of one storage: the lane that it was made on, and its accesses."""
 
     alive: StorageWeakRef
     made_on: int
@@ -250,7 +250,7 @@ class Ordered:
         return found
 
     def _lend_again(self) -> None:
-        """What was freed of this lane's memory may be what is made now."""
+        """Freed memory of this lane may be reused now."""
         shared = self.shared.get(self.current.number, set())
         for key in [key for key in shared if self.storages[key].alive.expired()]:
             storage = self.storages.pop(key)
@@ -285,7 +285,7 @@ class Order:
                 self.before[segment] |= self.before[each]
 
     def has(self, wait: Wait) -> bool:
-        """Whether who waits is after the mark once its lane is used: by an access or a mark."""
+        """True if a waiting lane is after the mark once it is used: by an access or a mark."""
         end = wait.target
         while (
             end not in self.run.used
@@ -295,7 +295,7 @@ class Order:
         return bool(self.before[end] & self.places[wait.source])
 
     def has_races(self) -> bool:
-        """Whether any two accesses to a storage, one of which writes, are in no order."""
+        """True if any two accesses to a storage, one of which writes, are in no order."""
         accesses: dict[Storage, int] = {}
         writes: dict[Storage, int] = {}
         for storage, segment, is_write in self.run.log:

@@ -43,7 +43,7 @@ PLAIN = Communication()
 
 
 def flaw(graph: TaskGraph) -> str | None:
-    """What goes wrong in some order of execution; None if nothing was found."""
+    """The fault in some order of execution; None if there is none."""
     events, tasks = Events(graph), list(graph.tasks())
     expected = reference(graph.layout, graph.communication)
     for priority in events.priorities():
@@ -56,7 +56,7 @@ def flaw(graph: TaskGraph) -> str | None:
 
 
 OWN = 7
-"""What a tied stage does not share with the other counts so much more than what it shares."""
+"""Weight of a tied stage's own parameters relative to the shared ones."""
 
 
 def first_weights(layout: Layout) -> list[float]:
@@ -307,7 +307,7 @@ class Machine:
             self.reduced[rank, task.unit] += taken
 
     def all_reduce(self, task: Task) -> Iterator[None]:
-        """What other replicas have reduced is as much again: here, what this one has."""
+        """Other replicas' reductions are as much again: here, this one's."""
         ends = task.ranks
         reduced = [self.reduced[rank, task.unit] for rank in ends]
         yield
@@ -343,7 +343,7 @@ class Machine:
         self.norms[task.rank] = sum(self.gradient((task.rank, stage)) for stage in own)
 
     def clipped(self) -> float:
-        """What every rank adds to its weights: the same, as it depends on all gradients."""
+        """The update of every rank's weights: the same, as it depends on all gradients."""
         if not self.graph.communication.clipping:
             return 0
         ranks = range(self.layout.pp)
@@ -381,7 +381,7 @@ def unchanged(before: float, after: float) -> float:
 
 
 def are_one_channel(sender: Lane, receiver: Lane) -> bool:
-    """Whether what is sent from one lane comes out at the other."""
+    """True if messages sent from one lane come out at the other."""
     if sender.stream is COMPUTE:
         return receiver.stream is COMPUTE
     streams = (sender.stream, receiver.stream)

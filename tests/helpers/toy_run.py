@@ -66,7 +66,7 @@ class Toy:
     start: float = 300.0
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        """What a process is given is read before its first heartbeat."""
+        """A process's arguments are read before its first heartbeat."""
         self.__dict__.update(fields)
         self.dawdle()
 

@@ -94,7 +94,7 @@ def training(
 
 
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Whether all values are the same to the last bit."""
+    """True if all values are the same to the last bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -128,7 +128,7 @@ def run_locally(
 
 
 def compare(plan: Plan, losses: Sequence[float], state: dict[str, TensorPieces]) -> Errors:
-    """How far losses, and every copy of every piece of the state, are from the plain loop.
+    """Distance of losses, and of every copy of every piece of the state, from the plain loop.
 
     Of every parameter, and of every buffer that passes change.
     """

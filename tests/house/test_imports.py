@@ -51,7 +51,7 @@ for name, module in sys.modules.items():
 
 
 def modules(root: Path, package: str, *left_out: str) -> dict[str, str]:
-    """What a fresh process has loaded, and from where, once it has imported all of a package."""
+    """Modules of a fresh process, and their files, once it has imported all of a package."""
     process = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, package, *left_out],
         env=os.environ | {"PYTHONPATH": str(root)},
@@ -83,7 +83,7 @@ def test_only_a_run_with_checkpoints_imports_what_torch_has_for_them() -> None:
 
 
 def test_a_process_can_be_asked_where_it_is_before_torch_is_imported() -> None:
-    """What Python imports before the program begins: the packages around it."""
+    """Modules that Python imports before the program begins: the packages around it."""
     run = f"import sys, {PROGRAM}.__main__; print('torch' in sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""What is installed: wheels from every kind of source tree, with and without a compiler."""
+"""Installation: wheels from every kind of source tree, with and without a compiler."""
 
 from __future__ import annotations
 

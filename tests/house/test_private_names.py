@@ -38,7 +38,7 @@ ALONE = {
     # Whether it can compile at all.
     "_inductor", "_triton",
 }  # fmt: skip
-"""What has no public twin: of the standard library and of torch, whose versions are pinned."""
+"""Names without a public twin: of the standard library and of torch, whose versions are pinned."""
 
 
 @cache
@@ -119,7 +119,7 @@ def members(base: type) -> set[str]:
 
 
 def inherited(module: object, tree: ast.AST) -> Iterator[str]:
-    """What classes of a module use, or override, of bases from elsewhere."""
+    """Names that classes of a module use, or override, of bases from elsewhere."""
     for node in ast.walk(tree):
         kind = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
         if not isinstance(kind, type):

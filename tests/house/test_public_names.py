@@ -1,4 +1,4 @@
-"""What a user imports, and what others can register."""
+"""Names that a user imports, and that others can register."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ BESIDE = {
     "capacity_factor": {"dispatch": "all-to-all"}, "offload_share": {"offload": "all"},
     "offload_modules": {"offload": "all"},
 }  # fmt: skip
-"""What else must be so for another value to be allowed."""
+"""Conditions for another value to be allowed."""
 
 NOT_CHOSEN = {
     *("model", "cluster", "constants", "expert_imbalance", "loops", "units_per_stage", "balance"),

@@ -27,7 +27,7 @@ GPUS = {
     "NVIDIA A100-SXM4-80GB": "dgx-a100",
     "Tesla V100-SXM2-32GB": "dgx1-v100",
 }
-"""What the driver calls them."""
+"""The driver's names for them."""
 
 
 def test_every_preset_that_is_named_is_there() -> None:

@@ -222,7 +222,7 @@ NOT_FOUND = {
     "figure-5": ["1F1B is the fastest at large batches"],
     "figure-6": ["at 64, the network overhead", "breadth-first avoids most of the overhead"],
 }
-"""How the claims begin that do not come out here: each says why, or that it is not known."""
+"""First words of claims that do not come out here: each says why, or that it is not known."""
 
 
 @pytest.mark.parametrize("item", ["figure-2", "figure-4", "figure-5", "figure-6", "figure-9"])

@@ -329,7 +329,7 @@ def test_results_are_printed_and_nothing_is_half_written_where_the_disk_is_full(
 
 
 def _without_seconds(text: str) -> str:
-    """What a search took is never the same, nor where lines break after that."""
+    """The time of a search is never the same, nor the line breaks after it."""
     return re.sub(r"simulated in [0-9.]+ s", "simulated", " ".join(text.split()))
 
 

@@ -117,11 +117,8 @@ class BoardSearch:
         """The best order, or the first that takes no longer than `enough`."""
         fitting = self.fitting_rules
         starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
-        problems, candidates, met = (
-            [*self.aim.problems(self.problem)],
-            [*fitting],
-            list[TimedWords](),
-        )
+        problems, candidates = [*self.aim.problems(self.problem)], [*fitting]
+        met: list[TimedWords] = []
         starts += repeated_blocks(problems[0])
         deadline, proves = Deadline(seconds), is_available() and self.aim is not Aim.PERIOD
         if proves:

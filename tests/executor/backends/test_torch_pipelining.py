@@ -59,7 +59,7 @@ def jobs(ranks: int, replicas: int = 1) -> dict[str, Job]:
 
 
 def run_counted(context: ProcessContext, jobs: Sequence[Job]) -> tuple[list[Ran], int]:
-    """What `run_all` does, and how many steps PyTorch's runtime ran in this process."""
+    """The result of `run_all`, and the number of steps that PyTorch's runtime ran here."""
     steps = [0]
     step = _PipelineScheduleRuntime.step
 

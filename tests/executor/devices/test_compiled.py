@@ -84,7 +84,7 @@ def worst(plan: Plan) -> float:
 
 @pytest.fixture
 def kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
-    """What is compiled, as torch operators, by a compiler that has seen nothing yet."""
+    """Compiled graphs, as torch operators, of a compiler that has seen nothing yet."""
     compiled.load_compiler()
     from torch._dynamo.backends.debugging import aot_eager
 

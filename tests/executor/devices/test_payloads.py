@@ -1,4 +1,4 @@
-"""What passes between stages: any pytree of tensors, and of lengths that vary."""
+"""Payloads between stages: any pytree of tensors, and of lengths that vary."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Streams(nn.Module):
 
 
 class First(nn.Module):
-    """What the loss is of."""
+    """The inputs of the loss."""
 
     def forward(self, value: Tree) -> Tensor:
         first, second = value["streams"]

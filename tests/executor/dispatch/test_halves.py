@@ -263,7 +263,7 @@ def test_each_product_is_computed_once(layers: int) -> None:
 
 
 class Kept:
-    """What autograd keeps, one object for each tensor."""
+    """Tensors that autograd keeps, one object for each."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor

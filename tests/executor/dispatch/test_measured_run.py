@@ -1,4 +1,4 @@
-"""What a real run says of the times of its tasks, and how marks become a timeline."""
+"""Task times of a real run, and the timeline made of its marks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Passed:
 
 @dataclass
 class Part:
-    """Who takes part in a task."""
+    """The members of a task."""
 
     rank: int
     replica: int

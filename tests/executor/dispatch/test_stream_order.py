@@ -50,7 +50,7 @@ COPIES = [
     (Operation.RELOAD, Operation.BACKWARD),
     (Operation.BACKWARD, Operation.RELOAD),
 ]
-"""What waits for what, so that activations are whole on the host, and again on the device."""
+"""Waits that make activations whole on the host, and again on the device."""
 
 TIED_WAITS = [
     (Operation.TIED_ALL_REDUCE, Operation.REDUCE),

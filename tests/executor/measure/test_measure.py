@@ -212,7 +212,7 @@ def test_deviations_are_of_what_a_cluster_has(tmp_path, line):
 
 @pytest.fixture
 def record(bfpp):
-    """What a command says with --json, and whose file it says that it wrote."""
+    """A command's output with --json, and the file that it names."""
 
     def run(*words):
         code, out, err = bfpp(*words, "--json")

@@ -1,4 +1,4 @@
-"""What ranks hold, measured in a run: equal to what is predicted of it, where that is exact."""
+"""Measured memory of ranks: equal to the prediction where that is exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is offloaded trains as what is kept, to the last bit."""
+"""Training with offloaded activations is the same as with kept ones, to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes change besides buffers is refused before training: nothing keeps or repeats it."""
+"""State that passes change besides buffers is refused: nothing keeps or repeats it."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_state_that_is_no_buffer_is_refused(name: str, kept: bool) -> None:
 
 
 class Caching(Layer):
-    """What is made by the first pass, or anew by each, is no state."""
+    """Values made by the first pass, or anew by each, are no state."""
 
     cosines: Tensor | None = None
     calls: tuple[int, ...] = ()
@@ -415,7 +415,7 @@ def test_a_layer_that_reads_one_of_another_stage_is_refused() -> None:
 
 
 def test_what_a_layer_returns_besides_is_trained() -> None:
-    """What is said to be done instead."""
+    """The remedy that the message names."""
 
     class Returning(Tanh):
         def forward(self, given: object) -> object:

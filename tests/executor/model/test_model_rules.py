@@ -1,4 +1,4 @@
-"""What a model of one's own must keep to: buffers, whose parameters there are, and its batches."""
+"""Rules for your own model: its buffers, its parameters, and its batches."""
 
 from __future__ import annotations
 

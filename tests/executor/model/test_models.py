@@ -1,4 +1,4 @@
-"""What is trained: the transformer's parts, the text, the cut, and models of a user's own."""
+"""Models to train: the transformer's parts, the text, the cut, and a user's own models."""
 
 from __future__ import annotations
 

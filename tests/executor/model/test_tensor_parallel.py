@@ -103,7 +103,7 @@ def divided(sizes: TransformerSizes, shards: Shards, sequence: bool) -> tuple[Va
 
 
 def require_same(name: str, whole: Tensor, parts: list[Tensor]) -> None:
-    """That parts are all of the whole each, or a part each, in order."""
+    """Check that parts are all of the whole each, or a part each, in order."""
     if parts[0].shape == whole.shape:
         assert all(torch.allclose(part, whole, rtol=0, atol=EXACT) for part in parts), name
         return

@@ -118,7 +118,7 @@ def test_both_copies_are_the_same_to_the_last_bit(sharding: Sharding) -> None:
 
 
 def test_copies_left_to_themselves_drift_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests above would see if nothing added the gradients up."""
+    """The result of the tests above if nothing added the gradients up."""
     from bfpp.executor.backends.local import LocalBackend
 
     monkeypatch.setattr(LocalBackend, "tied_all_reduce", lambda *_: None)

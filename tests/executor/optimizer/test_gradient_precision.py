@@ -81,7 +81,7 @@ def gradients(plan: Plan) -> dict[str, Tensor]:
 
 
 def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """How far apart gradients are, as a share of their norm."""
+    """The distance between gradients, as a share of their norm."""
     first, second = (torch.cat([each[name].double() for name in one]) for each in (one, other))
     return float((first - second).norm() / second.norm())
 

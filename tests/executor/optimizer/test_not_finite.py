@@ -182,7 +182,7 @@ FOUR = ("--dp", 2, "--sharding", "full", "--skip-nonfinite", 1)
 
 
 def spoilt(seed: int, how: str = "loss") -> Model:
-    """What a command can name: the last micro-batch of the first replica in steps 3, 5 and 6."""
+    """A loss that a command can name: the last micro-batch of replica 0 in steps 3, 5 and 6."""
     del seed
     return model_of(4, dict.fromkeys((3, 5, 6), (7, how)))
 

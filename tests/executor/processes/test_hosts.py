@@ -110,7 +110,7 @@ def filled(word: str, first: str, host: int) -> str:
 
 
 def on(hosts: list[str], command: Sequence[str], first: str) -> list[tuple[int, str, str]]:
-    """How such a command ends on each host."""
+    """The end of such a command on each host."""
     started = begun(hosts, command, first)
     ends = [process.communicate(timeout=240) for process in started]
     codes = [process.returncode for process in started]
@@ -118,7 +118,7 @@ def on(hosts: list[str], command: Sequence[str], first: str) -> list[tuple[int, 
 
 
 def train(hosts: list[str], *options: object, first: str = "10.77.0.1") -> Mapping[str, object]:
-    """What the first process tells of a run with two processes on each host."""
+    """The first process's output for a run with two processes on each host."""
     launcher = documented()
     command = [*launcher[: launcher.index("run") + 1], *map(str, options), "--json"]
     ends = on(hosts, command, first)

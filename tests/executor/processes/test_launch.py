@@ -26,7 +26,7 @@ IMPATIENT = Limits(hang=HANG)
 
 
 class Run:
-    """What the parent saw of a run that failed."""
+    """The parent's view of a run that failed."""
 
     def __init__(self, toy: Toy, limits: Limits = PATIENT, kill_after: float | None = None) -> None:
         self.pids: list[int] = []

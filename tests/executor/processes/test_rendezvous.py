@@ -1,4 +1,4 @@
-"""What strangers can do to a run by its store and its ports: nothing but end it, in one line."""
+"""Strangers can do nothing to a run by its store and its ports but end it, in one line."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def port_of_the_store(before: set[int]) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_strangers_change_nothing_and_reach_no_port_from_elsewhere() -> None:
-    """What they write is dropped; no process listens but on the loopback interface."""
+    """Their writes are dropped; no process listens but on the loopback interface."""
     heard: list[Message] = []
     reached: set[tuple[str, int]] = set()
     own: set[int] = set()

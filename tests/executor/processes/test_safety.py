@@ -58,7 +58,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], 
 
 
 def record_of(*options: object) -> dict[str, Any]:
-    """What a run from here tells that ends well."""
+    """The output of a run from here that ends well."""
     with started_here():
         ended = run_for_many(*OPTIONS, *options, "--json")
     assert ended.code == 0, ended.errors

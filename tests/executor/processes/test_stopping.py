@@ -182,7 +182,7 @@ def meanwhile(condition: Callable[[], object], work: Callable[[], None]) -> Iter
 
 
 def ended(process: subprocess.Popen[str], pids: Mapping[int, int]) -> tuple[str, str]:
-    """What it printed, once it and its processes are gone.
+    """Its output, once it and its processes are gone.
 
     Those that it had only just started end by themselves, once they see that it is gone.
     """

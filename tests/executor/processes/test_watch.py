@@ -1,4 +1,4 @@
-"""What a process says of itself, and what is concluded from what all of them said."""
+"""Heartbeats of processes, and the diagnosis from all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hears of a run: each line at once, no line lost, and a broken disk that ends nothing."""
+"""Listeners of a run: each line at once, no line lost, and a broken disk that ends nothing."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Forgets(Worker):
 
 
 def outcome(reports: list[Report], state: dict[str, TensorPieces]) -> TrainingResult:
-    """What a run in this process would have told."""
+    """The events of a run in this process."""
     return TrainingResult(reports, None, 0, whole([state]))
 
 

@@ -1,4 +1,4 @@
-"""What the watch is told of a device that is told everything at once: seen by its marks."""
+"""The watch of a device whose work is queued at once: its progress by marks."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Running:
 
 
 def all_asked(trainer: Trainer) -> dict[str, tuple[int, int]]:
-    """What each lane is in, by every mark of every step under way."""
+    """The task of each lane, by every mark of every step under way."""
     found: dict[str, tuple[int, int]] = {}
     waiting: set[str] = set()
     for step in trainer.under_way:

@@ -102,7 +102,7 @@ loops, leads = st.integers(1, 4), st.integers(2, 4)
 def test_breadth_first_in_halves(
     ranks: int, more: int, loops: int, lead: int, costs: dict[str, float], share: float
 ) -> None:
-    """What each rank beyond the first adds to the step, and what is alive meanwhile."""
+    """Seconds that each rank beyond the first adds to the step, and activations alive meanwhile."""
     microbatches = lead * (ranks - 1) + 1 + more
     transfer = share * min(costs["forward"], costs["backward_input"])
     passes = Passes(*costs.values(), transfer)

@@ -108,7 +108,7 @@ def test_every_value_of_an_experiment_can_be_said_with_orders():
 
 @pytest.mark.torch
 def test_pytorchs_communication_actions_are_read_over(here, capsys):
-    """What PyTorch's runtime dumps: its own communication, and gaps where a rank idles."""
+    """A dump of PyTorch's runtime: its own communication, and gaps where a rank idles."""
     text = "0F0,0SEND_F0,0F1,,0RECV_B0,0B0,0B1,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1\n"
     (here / "torch.csv").write_text(text)
     assert output_of(capsys, "orders", "torch.csv") == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"

@@ -92,7 +92,7 @@ def test_pytorch_runs_what_is_written(graph):
 
 
 IGNORED = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
-"""What that dry run does not know."""
+"""Actions that that dry run does not know."""
 
 
 def test_once_a_step_is_gathered_before_all_and_reduced_after_it():

@@ -38,7 +38,7 @@ def joint_tasks(draw) -> tuple[JointTasks, np.ndarray]:
 
 
 def reference(tasks: JointTasks, seconds: np.ndarray) -> list[float]:
-    """When each task ends, by looking again until nothing changes."""
+    """End of each task, by looking again until nothing changes."""
     ready, end = [0.0] * len(tasks), [0.0] * len(tasks)
     while True:
         before = list(end)

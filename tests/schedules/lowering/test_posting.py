@@ -32,7 +32,7 @@ from tests.helpers.strategies import configurations, orders
 QUEUED = [mode for mode in P2P if mode is not P2P.CHANNELS]
 DEADLOCKING = {(mode, False) for mode in (P2P.DEFERRED, P2P.BATCHED, P2P.COALESCED)}
 DEADLOCKING |= {(P2P.COALESCED, True)}  # the backward pass of a pair may follow from its forward
-"""How posted, and whether sends are eager: the others follow an order in which all can run."""
+"""Modes of posting, and if sends are eager: the others follow an order in which all can run."""
 
 EXCHANGING = {*QUEUED} - {P2P.FIFO}
 """Where receives are not posted in the order of their sends, but of the steps that need them."""
@@ -216,7 +216,7 @@ MISPLACED = {
     ),
     "1RECV_F1,1F1": ("1F1,1RECV_F1", "micro-batch 1 from rank 0 to 1 after the pass that needs it"),
 }
-"""What of a file is put otherwise, how, and what is said of it."""
+"""A part of a file, its replacement, and the message about it."""
 
 
 @pytest.mark.parametrize("mode", ["channels", "fifo"])

@@ -53,7 +53,7 @@ for values in (
 
 
 def ran(before: str) -> subprocess.CompletedProcess[str]:
-    """What the program prints where a row stands before that of this name."""
+    """The program's output where a row stands before that of this name."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, before], capture_output=True, text=True, check=False
     )

@@ -157,7 +157,7 @@ def test_it_is_priced_on_a_cluster(experts: ModuleType) -> None:
 
 
 def test_it_is_priced_after_graphs_without_it(experts: ModuleType) -> None:
-    """What was remembered of operations when there was one less is not taken for all."""
+    """Caches of the time when there was one operation less are not taken for all."""
     unused = replace(PAPER)
     costs = PhysicalCosts(
         load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(dp=4), implementation=unused

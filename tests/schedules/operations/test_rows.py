@@ -122,7 +122,7 @@ EXCHANGING = (
 
 
 def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
-    """What the checkers, the lowering and the metrics make of the rows."""
+    """The rows as the checkers, the lowering and the metrics see them."""
     forget_rows()
     yield [each.message for each in order_violations(LATE)]
     for sharding, overlap in ((Sharding.FULL, True), *product(Sharding, (False,))):
@@ -144,7 +144,7 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
 
 
 def forget_rows() -> None:
-    """What is remembered of rows, by name or by code."""
+    """Caches of rows, by name or by code."""
     for remembered in (validity._makers, made._lowering_of, lanes.streams_of_operations):
         remembered.cache_clear()
 

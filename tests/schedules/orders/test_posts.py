@@ -1,4 +1,4 @@
-"""What is sent is what is received: posts belong to the graph, and are checked in every mode."""
+"""Sends match receives: posts belong to the graph, and are checked in every mode."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def as_in_a_file(graph: TaskGraph) -> list[list[Post]]:
 
 
 def has_posts_between_units(graph: TaskGraph) -> bool:
-    """Whether an end of a transfer is posted after some units of a pass and ahead of others."""
+    """True if an end of a transfer is posted after some units of a pass and ahead of others."""
     for rank in range(graph.layout.pp):
         under_way: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for step in graph.compute_tasks.of(rank).tolist():
@@ -187,7 +187,7 @@ def test_posts_in_a_file_of_a_graph_must_be_of_what_is_there() -> None:
 SWAPPED = """0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
 1RECV_F1,1RECV_F0,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1
 """
-"""What rank 0 sends first, rank 1 receives second."""
+"""The first message of rank 0 is the second that rank 1 receives."""
 
 EXCHANGED = (
     "transfer activations of stage 0 micro-batch 0 from rank 0 to 1 is sent where transfer "
@@ -237,7 +237,7 @@ def test_a_channel_takes_the_order_of_a_file() -> None:
 
 
 def megatron(pp: int, chunks: int, microbatches: int, rank: int) -> dict[int, set[str]]:
-    """What Megatron-LM's interleaved schedule exchanges in one batch, by the passes done before it.
+    """Exchanges of Megatron-LM's interleaved schedule in one batch, by the passes done before it.
 
     `forward_backward_pipelining_with_interleaving` without overlapped P2P: `send_forward_...` calls
     of the warm-up, `send_forward_backward_recv_forward_backward` after its last pass and after each

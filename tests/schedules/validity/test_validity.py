@@ -69,7 +69,7 @@ def objections(graph: TaskGraph) -> set[str]:
 
 
 def judge(graph: TaskGraph) -> tuple[bool, bool]:
-    """Whether a graph computes wrong, and whether the checker objects; compares the two.
+    """Compare if a graph computes wrong with if the checker objects.
 
     Remarks are no objections.
     """

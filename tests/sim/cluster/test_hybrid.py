@@ -55,7 +55,7 @@ def graph_of(**more: object) -> TaskGraph:
 
 
 def seconds_of(experiment: Experiment, operation: Operation) -> float:
-    """What all tasks of an operation take with their links to themselves."""
+    """Seconds of all tasks of an operation with their links to themselves."""
     graph = experiment.graph()
     alone = experiment.require_physical().costs(graph).seconds_alone()
     return float(alone[graph.operation == operation].sum())

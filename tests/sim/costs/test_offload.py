@@ -93,7 +93,7 @@ def test_the_peak_is_what_the_order_of_passes_leaves_on_a_device(schedule, ahead
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_without_latency_steps_take_as_long_and_less_is_on_the_device(schedule):
-    """What is on the device and on the host is always what is kept without offload."""
+    """Activations on the device and on the host are always those kept without offload."""
     kept, physical = simulated(experiment(schedule, offload="off"))
     away, _ = simulated(experiment(schedule, 1e40))
     assert len(tasks_of(away.graph, Operation.OFFLOAD)) > 0

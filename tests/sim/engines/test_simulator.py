@@ -63,7 +63,7 @@ def test_a_transfer_waits_for_both_its_ranks_when_it_blocks_them():
 
 
 def arrivals(bandwidth, flows):
-    """When each flow (start, bytes, ports) arrives."""
+    """Arrival of each flow (start, bytes, ports)."""
     environment = simpy.Environment()
     ports = Ports(environment, np.array(bandwidth, dtype=float))
     arrived = [0.0] * len(flows)

@@ -1,4 +1,4 @@
-"""What communication is bound by, as `bfpp explain` says it."""
+"""Bounds of communication, as `bfpp explain` says them."""
 
 from __future__ import annotations
 

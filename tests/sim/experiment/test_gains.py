@@ -1,4 +1,4 @@
-"""What a step would gain without one of its waits."""
+"""Gains of a step without one of its waits."""
 
 from __future__ import annotations
 

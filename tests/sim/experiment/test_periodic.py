@@ -45,7 +45,7 @@ PROBLEM = Problem(
 
 
 def repeats(order: Order, longer: Order, period: int) -> bool:
-    """Whether one order is the other with steps inserted that repeat those before them."""
+    """True if one order is the other with inserted steps that repeat those before them."""
     later = order.copy()
     later["microbatch"] += period
     more = len(longer) - len(order)

@@ -1,4 +1,4 @@
-"""How accurate predictions are, and how sure, does not get worse unseen."""
+"""Accuracy and confidence of predictions do not get worse unseen."""
 
 from __future__ import annotations
 

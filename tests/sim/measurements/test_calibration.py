@@ -1,4 +1,4 @@
-"""What calibration makes of measured times, and what a run that sleeps is predicted to take."""
+"""Calibration from measured times, and the prediction of a run with mocked compute."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, profile, answer)
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    """What is measured with all ranks in one process."""
+    """Measurements with all ranks in one process."""
     path = str(tmp_path_factory.mktemp("measured") / "profile.toml")
     size = ("--layers", "3", "--hidden", "16", "--context", "8")
     with started_here():

@@ -67,7 +67,7 @@ def test_passes_alive_are_those_of_the_schedule(schedule, stages, peak):
 
 
 def test_the_training_state_is_sixteen_bytes_a_parameter_and_twelve_with_megatron():
-    """What the paper subtracts on rank 0: 12.49 and 9.36 GB of 838 M parameters."""
+    """The paper's subtraction on rank 0: 12.49 and 9.36 GB of 838 M parameters."""
     timeline = timeline_of("gpipe", 8, 8, 1)
     memory = rank_memory(timeline, COSTING, 0)
     assert memory.total_gb - memory.minimum.total_gb == pytest.approx(12.49, abs=0.01)

@@ -36,7 +36,7 @@ LLAMA = replace(load_model("llama3-70b"), sequence=32768)
 
 
 def kept(execution, modules=frozenset()):
-    """What a layer keeps, by name, without what routing and norms' statistics add."""
+    """Kept tensors of a layer, by name, without those of routing and norms' statistics."""
     saved = Checkpointed(layer_operators(execution), modules).saved
     return {
         tensor.name: tensor.bytes

@@ -185,7 +185,7 @@ def test_a_gpt_layer_keeps_what_korthikanti_et_al_count(ranks):
 
 @given(executions(), st.sampled_from(RECOMPUTED))
 def test_what_is_recomputed_is_restored(execution, modules):
-    """What is kept and what is restored are all that the backward pass needs."""
+    """Kept and restored tensors are all that the backward pass needs."""
     part = Checkpointed(layer_operators(execution), modules)
     assert part.saved_bytes <= saved(execution)
     assert part.saved_bytes + part.restored_bytes == pytest.approx(saved(execution))
@@ -239,7 +239,7 @@ def test_sequence_parallelism_sends_as_much_but_for_the_inputs_again(divided):
 
 
 def test_weights_gradients_are_apart_from_inputs():
-    """What attention's products give are gradients of activations, needed by the stage before."""
+    """Attention's GEMMs give gradients of activations, needed by the stage before."""
     for attention in Attention:
         operators = layer_operators(Execution(LLAMA, attention=attention))
         weights = sum(each.backward_weight.flops for each in operators)

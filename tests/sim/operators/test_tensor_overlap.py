@@ -32,7 +32,7 @@ def exposed(overlap, overlapped, seconds, members, gemm):
 
 
 def gathered_in_chunks(seconds, computing, members):
-    """When a GEMM ends that begins with its own chunk; others come around a ring."""
+    """End of a GEMM that begins with its own chunk; others come around a ring."""
     end = 0.0
     for chunk in range(members):
         end = max(end, chunk * seconds / (members - 1)) + computing / members
@@ -40,7 +40,7 @@ def gathered_in_chunks(seconds, computing, members):
 
 
 def reduced_in_chunks(seconds, computing):
-    """When the last chunk of a GEMM's output is reduced."""
+    """End of the reduction of the last chunk of a GEMM's output."""
     end = 0.0
     for chunk in range(1, CHUNKS + 1):
         end = max(end, chunk * computing / CHUNKS) + seconds / CHUNKS

@@ -1,4 +1,4 @@
-"""What a search comes to: objectives, what is kept, why the winner wins, and what to do next."""
+"""Decisions of a search: objectives, kept results, reasons of the winner, and next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What configurations share of a search: each is predicted as if it were alone."""
+"""Shared results of a search: each configuration is predicted as if it were alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TIMED = dict.fromkeys(
     ),
     0.0,
 )  # fmt: skip
-"""What follows from times."""
+"""Results derived from times."""
 
 LAYERS = 20
 """As many as the units that are drawn, at most."""

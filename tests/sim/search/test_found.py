@@ -1,4 +1,4 @@
-"""What a search prints and writes of outcomes that are made up, to the letter.
+"""Output of a search for made-up outcomes, to the letter.
 
 Their numbers are round, and fit each other: 1F1B makes 32 samples of 512 tokens in 0.5 s, on 16
 GPUs: 64 samples a second, 2,048 tokens a second on each. Breadth-first takes 0.64 s.

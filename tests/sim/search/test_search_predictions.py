@@ -1,4 +1,4 @@
-"""What a search predicts of a configuration is what the engines do, one at a time."""
+"""A search's predictions are those of the engines, one configuration at a time."""
 
 from __future__ import annotations
 

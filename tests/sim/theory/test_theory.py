@@ -42,7 +42,7 @@ setups = st.builds(Setup, st.builds(Degrees, sizes, sizes, sizes), sizes, sizes,
 
 
 def is_printed(value, printed):
-    """Whether a value rounds to the figure that the paper prints."""
+    """True if a value rounds to the figure that the paper prints."""
     decimals = len(printed.partition(".")[2])
     return f"{value:.{decimals}f}" == printed
 
@@ -360,7 +360,7 @@ def test_the_network_use_of_the_schedules_makes_the_intensity(schedule, sharding
 
 
 class Case(NamedTuple):
-    """Who is efficient at a hardware intensity, in units of the sequence."""
+    """The efficient method at a hardware intensity, in units of the sequence."""
 
     hardware: float
     unsharded: set[str]

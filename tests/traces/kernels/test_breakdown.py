@@ -33,7 +33,7 @@ def activities(draw):
 
 
 def ticks(ran, kinds):
-    """Whether one of these kinds runs, microsecond by microsecond."""
+    """True where one of these kinds runs, microsecond by microsecond."""
     runs = np.zeros(LAST, dtype=bool)
     for each in ran:
         if each.kind in kinds:

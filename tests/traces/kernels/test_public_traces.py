@@ -32,7 +32,7 @@ CHECKOUTS = {
 
 SAME = {"all", "launched"}
 NO_TRACES = ("cpu_op_map", "execution_details", "_et.json", ".raw.gz")
-"""What other files in the folders of traces are named."""
+"""Names of other files in the folders of traces."""
 
 pytestmark = pytest.mark.slow
 
