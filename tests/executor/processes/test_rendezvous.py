@@ -28,8 +28,8 @@ from bfpp.executor.processes.sealed_store import (
     SECRET,
     Forged,
     SealedStore,
-    found,
     new_secret,
+    peek,
     sealed,
     unsealed,
 )
@@ -133,7 +133,7 @@ def stores() -> tuple[Store, Store]:
 def test_sealed_values_are_read_and_nothing_else(stores: tuple[Store, Store]) -> None:
     plain, own = stores
     own.set("key", "value")
-    assert (own.get("key"), found(own, "key"), found(own, "other")) == (b"value", b"value", None)
+    assert (own.get("key"), peek(own, "key"), peek(own, "other")) == (b"value", b"value", None)
     for forged in (
         b"",
         b"value",
@@ -141,7 +141,7 @@ def test_sealed_values_are_read_and_nothing_else(stores: tuple[Store, Store]) ->
         SealedStore(plain, "x")._seal("key", ""),
     ):
         plain.set("key", forged)
-        assert found(own, "key") is None
+        assert peek(own, "key") is None
         with pytest.raises(Forged, match=f"'key' in the run's store .* one {SECRET}"):
             own.get("key")
 
@@ -151,7 +151,7 @@ def test_a_value_of_another_key_is_no_value(stores: tuple[Store, Store]) -> None
     own.set("one", "value")
     for other in ("other", "on"):
         plain.set(other, plain.get("one"))
-        assert found(own, other) is None
+        assert peek(own, other) is None
 
 
 def test_strangers_neither_diagnose_nor_report_nor_offer(stores: tuple[Store, Store]) -> None:
