@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.sim.mlperf import Configuration, configuration, main, step_seconds
+from benchmarks.sim.blind.logs import Configuration, configuration, step_seconds
 
 BATCH, ACCUMULATION = 256, 4
 SECONDS = 2.5
@@ -67,15 +67,9 @@ def test_samples_that_are_counted_in_tokens():
     assert found == pytest.approx(119.94 / 12.375)
 
 
-def test_tables_of_a_folder_of_logs(tmp_path, capsys):
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "result_0.txt").write_text("\n".join(log([9.0, SECONDS])))
-    main(["configurations", str(tmp_path)])
-    header, row = capsys.readouterr().out.splitlines()
-    assert header == "log,organisation,platform,benchmark,batch,accumulation,accelerator,devices"
-    assert row == f"ours/result_0.txt,us,8xours,gpt3,{BATCH},{ACCUMULATION},X,16"
-    main(["results", str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[1] == f"ours/result_0.txt,{SECONDS}"
-    for words in ([], ["guesses", str(tmp_path)], ["results", str(tmp_path / "none")]):
-        with pytest.raises(SystemExit):
-            main(words)
+def test_step_times_that_are_logged_count():
+    lines = log([9.0, SECONDS])
+    for seconds in (30.0, 2.0, 2.2):
+        statistics = {"key": "tracked_stats", "value": {"train_step_time": seconds}}
+        lines.append(f":::MLLOG {json.dumps(statistics)}")
+    assert step_seconds(lines) == 2.2

@@ -1,29 +1,20 @@
-"""Logs of MLPerf Training: configurations without results, to be predicted first, and step times.
+"""Logs of MLPerf Training: what was known before a run, and how long its steps took.
 
-`python -m benchmarks.sim.mlperf configurations FOLDER` and `... results FOLDER` write a table of
-the logs below a folder (`result_*.txt`) to standard output. The first reads no line from the start
-of a run on, so that nobody who predicts sees how long one took; the second gives the median seconds
-of a step over the blocks between evaluations, but for the first, in which kernels are chosen and
-caches are filled.
-
-Logs say the batch and how often gradients are accumulated; the groups and the precision of a run
-are in the submission's scripts.
+The first reads no line from the start of the run on, so that nobody who predicts sees its times.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 MARK = ":::MLLOG "
 SYSTEM = ":::SYSJSON "
 RUN_START, BLOCK_START, BLOCK_STOP = "run_start", "block_start", "block_stop"
+STATISTICS, STEP_TIME = "tracked_stats", "train_step_time"
 SEQUENCE = "max_sequence_length"
 MILLI = 1e-3
 
@@ -56,9 +47,14 @@ Event = dict[str, Any]
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
     """The events of a log, which other output may surround."""
-    decode = json.JSONDecoder().raw_decode  # of lines that several ranks wrote at once, the first
+    return _marked(MARK, lines)
+
+
+def _marked(sign: str, lines: Iterable[str]) -> Iterator[Event]:
+    """What follows a mark; of lines that several ranks wrote at once, the first."""
+    decode = json.JSONDecoder().raw_decode
     for line in lines:
-        _, mark, text = line.partition(MARK)
+        _, mark, text = line.partition(sign)
         if mark:
             yield decode(text)[0]
 
@@ -88,12 +84,9 @@ def configuration(lines: Sequence[str]) -> Configuration:
 
 def _system(lines: Iterable[str]) -> tuple[str | None, int | None]:
     """The accelerator of a log's system, and how many there are; None where it does not say."""
-    for line in lines:
-        _, mark, text = line.partition(SYSTEM)
-        if mark:
-            said = json.loads(text)
-            nodes, each = (int(said[key]) for key in ("number_of_nodes", "accelerators_per_node"))
-            return said["accelerator_model_name"], nodes * each
+    for said in _marked(SYSTEM, lines):
+        nodes, each = (int(said[key]) for key in ("number_of_nodes", "accelerators_per_node"))
+        return said["accelerator_model_name"], nodes * each
     return None, None
 
 
@@ -120,41 +113,16 @@ def _samples(start: Event, stop: Event, length: int) -> float:
 
 
 def step_seconds(lines: Sequence[str]) -> float:
-    """The median seconds of a step, over all blocks but the first where there are several."""
+    """The median seconds of a step: as logged, else over all blocks but the first of several."""
+    if logged := [*_logged(lines)]:
+        return median(logged)
     batch = configuration(lines).batch
     found = [each.seconds * batch / each.samples for each in blocks(lines) if each.samples > 0]
     return median(found[1:] or found)
 
 
-def logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The logs below a folder, by path, sorted."""
-    for path in sorted(folder.rglob(LOGS)):
-        yield path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8").splitlines()
-
-
-def configurations(folder: Path) -> Iterator[dict[str, Any]]:
-    for name, lines in logs(folder):
-        yield {"log": name, **asdict(configuration(lines))}
-
-
-def results(folder: Path) -> Iterator[dict[str, Any]]:
-    for name, lines in logs(folder):
-        yield {"log": name, "step_seconds": f"{step_seconds(lines):.6g}"}
-
-
-TABLES = {"configurations": configurations, "results": results}
-
-
-def main(words: Sequence[str]) -> None:
-    if len(words) != 2 or words[0] not in TABLES:
-        raise SystemExit(f"usage: python -m benchmarks.sim.mlperf {'|'.join(TABLES)} FOLDER")
-    rows = list(TABLES[words[0]](Path(words[1])))
-    if not rows:
-        raise SystemExit(f"mlperf: {words[1]} has no logs ({LOGS})")
-    writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _logged(lines: Iterable[str]) -> Iterator[float]:
+    """Seconds of steps that a log gives, as NeMo's do."""
+    for event in events(lines):
+        if event["key"] == STATISTICS and STEP_TIME in event["value"]:
+            yield event["value"][STEP_TIME]
