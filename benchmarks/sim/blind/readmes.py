@@ -128,6 +128,8 @@ def _by_size(
     (model,) = {each["model"] for each in pages()[source]["models"].values()}
     precision = found["precision"].lower()
     for column in columns:
+        if pages()[source]["device"] not in column:
+            continue
         gpus = _number(r"(\d+)x", column)
         batch = _number(r"GBS=(\d+)", column) or gpus // 2
         yield f"{source}/{model}/{precision}/{gpus}/{batch}", float(row[column])

@@ -123,6 +123,10 @@ def test_results_with_a_column_for_each_size():
 |---|---|---|
 | Training step time (seconds per step) | 8.5 | 4.25 |
 | Throughput in tokens per second | 1 | 2 |
+
+| Nemotron 340b FP8 GB200 | 512x H100 GPUs (GBS=512) |
+|---|---|
+| Training step time (seconds per step) | 99 |
 """
     found = dict(readmes.results("dgxc-nemotron", page))
     runs = [f"dgxc-nemotron/nemotron4-340b/fp8/{gpus}/512" for gpus in (128, 256)]
