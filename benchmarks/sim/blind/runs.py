@@ -6,7 +6,7 @@ predicted stays.
 
 `python -m benchmarks.sim.blind.runs configurations|predicted|measured SOURCE` writes a table to
 standard output; a SOURCE is a folder with a checkout each of MLPerf's results (`mlperf-5.1`) and
-of the pages in `readmes.toml` (`dgxc`, `automodel`).
+of the projects whose pages are read (`dgxc`, `automodel`, `maxtext`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.sim.blind import logs, readmes
+from benchmarks.sim.blind import logs, maxtext, readmes
 from benchmarks.sim.blind.submissions import Open, submissions
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.engines.engines import simulate
@@ -30,33 +29,7 @@ FOLDER = Path(__file__).parent
 MLPERF = "mlperf-5.1"
 PLACES = {"dgxc-llama": "dgxc/llama3.1/README.md", "dgxc-nemotron": "dgxc/nemotron/README.md"}
 PLACES["automodel"] = "automodel/docs/performance-summary.mdx"
-
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of the frozen set, with what was predicted and measured."""
-
-    name: str
-    values: Mapping[str, str]
-    seconds: float
-    low: float
-    high: float
-    measured: float
-
-    @property
-    def source(self) -> str:
-        first = self.name.partition("/")[0]
-        return first if first in PLACES else MLPERF
-
-    @property
-    def error(self) -> float:
-        """In per cent of what was measured; positive if predicted too slow."""
-        return 100 * (self.seconds / self.measured - 1)
-
-    @property
-    def is_inside(self) -> bool:
-        return self.low <= self.measured <= self.high
+MAXTEXT = "maxtext/README.md"
 
 
 def configurations(folder: Path) -> Iterator[dict[str, Any]]:
@@ -68,6 +41,7 @@ def configurations(folder: Path) -> Iterator[dict[str, Any]]:
             print(f"{each.name}: {reason}", file=sys.stderr)
     for source, place in PLACES.items():
         yield from readmes.configurations(source, (folder / place).read_text(encoding="utf-8"))
+    yield from maxtext.configurations((folder / MAXTEXT).read_text(encoding="utf-8"))
 
 
 def predicted(_: Path) -> Iterator[dict[str, Any]]:
@@ -96,6 +70,8 @@ def measured(folder: Path) -> Iterator[dict[str, Any]]:
         text = (folder / place).read_text(encoding="utf-8")
         for name, seconds in readmes.results(source, text):
             yield {"run": name, "step_seconds": f"{seconds:.5g}"}
+    for name, seconds in maxtext.results((folder / MAXTEXT).read_text(encoding="utf-8")):
+        yield {"run": name, "step_seconds": f"{seconds:.5g}"}
 
 
 def experiment_in(row: Mapping[str, str]) -> Experiment:
