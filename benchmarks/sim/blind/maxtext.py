@@ -85,7 +85,7 @@ def configurations(text: str) -> Iterator[dict[str, Any]]:
             "precision": "bf16",
             "recompute": "full",
         }
-        yield {name: value for name, value in values.items() if value != 1 or name == "pp"}
+        yield values
 
 
 def results(text: str) -> Iterator[tuple[str, float]]:
