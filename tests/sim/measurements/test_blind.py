@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.sim.blind import readmes
+from benchmarks.sim.blind import maxtext, readmes
 from benchmarks.sim.blind.runs import experiment_in, table
 from benchmarks.sim.blind.submissions import Open, submissions
 
@@ -139,3 +139,33 @@ def test_every_run_of_the_frozen_set_is_an_experiment():
     assert len(set(names)) == len(rows) >= 60
     for row in rows:
         assert experiment_in(row).physical is not None
+
+
+MAXTEXT = """
+## TPU v5p
+
+| Hardware | TFLOP/sec/chip |
+|---|---|
+| 1x v5p-256 | 1 |
+
+## TPU v5e
+
+""" + "\n".join(
+    "| Hardware | TFLOP/sec/chip | MFU |\n|---|---|---|\n| 2x v5e-256 | {rate} | {rate} |\n"
+    for _ in range(4)
+)
+
+
+def test_configurations_of_maxtext_do_not_depend_on_its_results():
+    rows = [*maxtext.configurations(MAXTEXT.replace("{rate}", "unread"))]
+    assert [row["run"] for row in rows] == [f"maxtext/{size}/2" for size in maxtext.MODELS]
+    sizes = [(row["tp"], row["dp"], row["microbatch_size"], row["microbatches"]) for row in rows]
+    assert sizes == [(1, 512, 6, 1), (1, 512, 4, 1), (1, 512, 2, 1), (16, 32, 16, 1)]
+
+
+def test_seconds_of_maxtext_by_its_own_count_of_operations():
+    """16 B: 6 x 16.27e9 parameters x 2,048 tokens and 1.06e13 of attention, of 6 samples."""
+    found = dict(maxtext.results(MAXTEXT.replace("{rate}", "100")))
+    assert found["maxtext/16b/2"] == pytest.approx(
+        6 * (6 * 16.273e9 * 2048 + 1.319e13) / 1e14, rel=2e-3
+    )
