@@ -289,3 +289,23 @@ def drawn_ports(random, tasks, ports, width):
         again = (drawn[:, :place] == drawn[:, place, None]).any(axis=1)
         drawn[again, place] = NONE
     return drawn
+
+
+@st.composite
+def joint_steps(draw: st.DrawFn) -> tuple[list[TaskGraph], int]:
+    """Graphs of some replicas, alike or with their micro-batches in other orders; their groups."""
+    configuration = draw(configurations(4, 3, cells=16))
+    graph = configuration.graph()
+    groups = draw(st.sampled_from([1, 2, 3])) if graph.communication.hybrid else 1
+    replicas = groups * draw(st.integers(1, 3))
+    others = [graph, *(draw(_renumbered(graph)) for _ in range(draw(st.integers(0, 2))))]
+    return [draw(st.sampled_from(others)) for _ in range(replicas)], groups
+
+
+@st.composite
+def _renumbered(draw: st.DrawFn, graph: TaskGraph) -> TaskGraph:
+    """The same with its micro-batches in another order."""
+    if graph.layout.slices > 1 or graph.layout.copies:
+        return graph
+    order = np.array([*draw(st.permutations(range(graph.layout.microbatches))), NONE])
+    return replace(graph, microbatch=order[graph.microbatch]).checked()

@@ -15,6 +15,7 @@ import numpy as np
 from bfpp.core import replay as core
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.replicas.joint_graph import JointGraph
 from bfpp.sim.engines.cost_model import Costs
 from bfpp.traces.timeline.timeline import Timeline
 
@@ -57,6 +58,11 @@ def times(graph: TaskGraph, costs: Costs) -> Times:
     if core.sweep(*lanes, *graph.dependencies, columns, len(graph.lanes), start, end):
         core.replay(*graph.followers, columns, None, start, end)
     return Times(start, end)
+
+
+def joint_times(graph: JointGraph, costs: Costs) -> Times:
+    """Start and end of each task of replicas, whose costs are side by side."""
+    return Times(*graph.tasks.times(_columns(costs)))
 
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:

@@ -10,7 +10,7 @@ another of its ports is narrower, the others have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -93,6 +93,22 @@ class CostModel(Protocol):
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
+
+
+def side_by_side(costs: Sequence[Costs]) -> Costs:
+    """The costs of replicas, one after the other, each with ports of its own."""
+    ports = np.cumsum([0, *(len(each.bandwidth) for each in costs)])
+    return Costs(
+        np.concatenate([each.seconds for each in costs]),
+        np.concatenate([each.bytes for each in costs]),
+        np.concatenate(
+            [
+                np.where(each.ports == NONE, NONE, each.ports + first)
+                for each, first in zip(costs, ports.tolist(), strict=False)
+            ]
+        ),
+        np.concatenate([each.bandwidth for each in costs]),
+    )
 
 
 def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Seconds]) -> Seconds:

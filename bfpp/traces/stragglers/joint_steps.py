@@ -9,7 +9,7 @@ import numpy as np
 
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds
-from bfpp.schedules.graph.joint_tasks import JointTasks
+from bfpp.schedules.replicas.joint_tasks import JointTasks
 from bfpp.traces.stragglers.chunks import with_chunks
 from bfpp.traces.stragglers.kinds import SCOPES, Participants, communicates, is_occasional
 from bfpp.traces.stragglers.typical_step import TypicalStep, typical_steps

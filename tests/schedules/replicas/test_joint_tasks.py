@@ -15,7 +15,7 @@ from bfpp.schedules import (
     TaskGraph,
     build_graph,
 )
-from bfpp.schedules.graph.joint_tasks import JointTasks
+from bfpp.schedules.replicas.joint_tasks import JointTasks
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.engines import simulate
 

@@ -9,16 +9,19 @@ has tasks of its own, and reductions, gathers and the clipping of gradients join
   ends after its own seconds: a transfer at its two ends, a collective at each of its members.
 
 A replay is one sweep of the core over all of them; any number of durations share one numbering.
+Where flows share ports, the tasks are replayed in the order of time, as those of one graph are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from bfpp.core.graph import followers
 from bfpp.core.replay import replay, sweep
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, Seconds, group_by
 from bfpp.schedules.errors import InvalidInput
@@ -58,13 +61,19 @@ class JointTasks:
 
         Raises `InvalidInput` where tasks wait for each other in a circle.
         """
+        return self.times((seconds, *_no_bytes(len(self))))[1]
+
+    def times(self, costs: CostColumns) -> tuple[Seconds, Seconds]:
+        """When each task starts and ends; raises like `replay`."""
         place, waits, lanes = self._numbered
+        seconds, size, ports, bandwidth = costs
         nodes = len(waits.start) - 1
-        taken, start, end = np.zeros(nodes), np.empty(nodes), np.empty(nodes)
-        taken[place] = seconds
-        sweep(*lanes, *waits, (taken, *self._nothing_else), nodes, start, end)
-        ends: Seconds = end[place]
-        return ends
+        columns = _spread(seconds, place, nodes), _spread(size, place, nodes)
+        moved = *columns, _spread(ports, place, nodes, NONE), bandwidth
+        start, end = np.empty(nodes), np.empty(nodes)
+        if sweep(*lanes, *waits, moved, nodes, start, end):
+            replay(*followers(*lanes, nodes, *waits), moved, None, start, end)
+        return start[place], end[place]
 
     def require_order(self) -> None:
         """Raise `InvalidInput` where tasks wait for each other in a circle."""
@@ -90,10 +99,6 @@ class JointTasks:
         lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
         return _Numbered(place[:tasks], group_by(place[after], ahead, nodes), lanes)
 
-    @cached_property
-    def _nothing_else(self) -> _Moved:
-        return _no_bytes(len(self._numbered.lanes[0]))
-
 
 def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
     """The place of each node in an order in which all that it waits for come first."""
@@ -108,9 +113,16 @@ def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
     return place
 
 
-_Moved = tuple[Seconds, Integers, Seconds]
-"""Bytes, their ports, and bandwidths, as the core takes costs."""
+CostColumns = tuple[Seconds, Seconds, Integers, Seconds]
+"""Seconds and bytes of tasks, the ports of these bytes, and bandwidths, as the core takes costs."""
 
 
-def _no_bytes(nodes: int) -> _Moved:
-    return np.zeros(nodes), np.empty((nodes, 0), dtype=np.int32), np.empty(0)
+def _no_bytes(tasks: int) -> tuple[Seconds, Integers, Seconds]:
+    return np.zeros(tasks), np.empty((tasks, 0), dtype=np.int32), np.empty(0)
+
+
+def _spread(column: npt.NDArray[Any], place: Offsets, nodes: int, empty: int = 0) -> Any:
+    """A column over tasks as one over nodes."""
+    spread = np.full((nodes, *column.shape[1:]), empty, dtype=column.dtype)
+    spread[place] = column
+    return spread

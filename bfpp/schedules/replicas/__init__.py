@@ -1,0 +1,1 @@
+"""Replicas that differ: the graph of each, and where their tasks meet."""
