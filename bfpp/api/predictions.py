@@ -30,6 +30,7 @@ from bfpp.traces.timeline.units import GIGABYTE, in_words
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
     from bfpp.sim.costs.physical import PhysicalCosts
+    from bfpp.sim.unevenness.uneven_steps import UnevenSteps
 
 MOMENTS = 200
 """Moments of a rank's memory that JSON has at most."""
@@ -55,6 +56,7 @@ class Prediction(Result):
     experiment: Experiment
     costs: CostModel
     with_interval: bool = True
+    uneven: UnevenSteps | None = None
 
     @property
     def physical(self) -> PhysicalCosts | None:
@@ -82,6 +84,10 @@ class Prediction(Result):
         physical = self.physical
         engine: dict[str, Any] = {"engine": self.timeline.source}
         engine |= {"without_effect": unused} if unused else {}
+        if self.uneven:
+            from bfpp.api.unevenness import uneven_record
+
+            engine["uneven"] = uneven_record(self.uneven)
         if not physical:
             return engine
         from bfpp.sim.experiment.prediction import predict as physical_prediction
@@ -115,8 +121,11 @@ class Prediction(Result):
         """The 80 % interval of the step time, and the constants that decide it."""
         from bfpp.sim.experiment.uncertainty import explained, parts_of
 
-        expected = explained(self.timeline, physical)
-        low, high = expected.interval.low, expected.interval.high
+        # Where replicas differ, as wide as that of an even step: what differs is taken as known.
+        even = simulate(self.timeline.graph, physical) if self.uneven else self.timeline
+        longer = self.timeline.step_time / even.step_time if self.uneven else 1.0
+        expected = explained(even, physical)
+        low, high = expected.interval.low * longer, expected.interval.high * longer
         bounds = dict(zip(INTERVAL, (low, high), strict=True))
         return {**bounds, "interval_parts": parts_of(expected, physical)}
 
@@ -151,7 +160,17 @@ class Prediction(Result):
         return f"{reserved:.1f} of {device:.4g} GB"
 
     def further_highlights(self) -> list[tuple[str, str]]:
-        """Throughput and memory."""
+        """What makes replicas differ; throughput and memory."""
+        return [*self._of_replicas(), *self._of_model()]
+
+    def _of_replicas(self) -> list[tuple[str, str]]:
+        if not self.uneven:
+            return []
+        from bfpp.api.unevenness import uneven_highlights
+
+        return uneven_highlights(self.uneven)
+
+    def _of_model(self) -> list[tuple[str, str]]:
         if not self.physical:
             return []
         bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
@@ -209,18 +228,31 @@ def predict(
     >>> prediction.record["step_time"], round(prediction.record["bubble"], 3)
     (33.0, 0.375)
     """
+    uneven = None
     try:
         costs = costs or experiment.costs
         graph = graph or experiment.graph()
         with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
-            timeline = simulate(graph, costs, engine, advance)
+            if experiment.is_uneven:
+                uneven = _uneven_steps(experiment, graph, costs, engine)
+                timeline = uneven.typical.of(uneven.slowest)
+            else:
+                timeline = simulate(graph, costs, engine, advance)
     except MemoryError:
         raise InvalidInput("the step is too large for this machine's memory") from None
     if not math.isfinite(timeline.step_time):
         raise InvalidInput("a number is too large to compute with: the step time is not finite")
     about = _about(costs)
     timeline = replace(timeline, about={**timeline.about, **about})
-    return Prediction(timeline, experiment=experiment, costs=costs)
+    return Prediction(timeline, experiment=experiment, costs=costs, uneven=uneven)
+
+
+def _uneven_steps(
+    experiment: Experiment, graph: TaskGraph, costs: CostModel, engine: str
+) -> UnevenSteps:
+    from bfpp.sim.experiment.uneven import steps_of  # an even step has none of it
+
+    return steps_of(experiment, graph, costs, engine)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -33,6 +33,7 @@ from bfpp.sim.experiment.values.option import (
     PARALLELISM,
     PHYSICAL,
     STAGES,
+    UNEVEN,
     Option,
 )
 from bfpp.terminal.number_types import integer, number, seconds, whole_number
@@ -155,6 +156,7 @@ def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         if name not in ("pp", "microbatches"):
             _add(physical, name, OPTIONS[name], DEFAULTS[name])
     _add_group(parser, MEASURED)
+    _add_group(parser, UNEVEN)
 
 
 def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
@@ -49,6 +49,12 @@ class JointGraph:
     replicas: tuple[TaskGraph, ...]
     meeting: Integers
     groups: int = 1
+    is_checked: bool = field(default=False, init=False)
+
+    def checked(self) -> JointGraph:
+        """The graph itself, which is valid from now on for all who ask."""
+        object.__setattr__(self, "is_checked", True)
+        return self
 
     def __len__(self) -> int:
         return int(self.begins[-1])

@@ -58,13 +58,15 @@ def joint_violations(graph: JointGraph) -> list[Violation]:
 
 
 def require_valid_joint(graph: JointGraph) -> JointGraph:
-    """The graph; raises `InvalidConfiguration` if it is wrong."""
+    """The graph, checked unless it has been; raises `InvalidConfiguration` if it is wrong."""
+    if graph.is_checked:
+        return graph
     wrong = [each for each in joint_violations(graph) if each.kind is Kind.WRONG]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         reason = f"{graph.replicas[0].schedule}: {wrong[0].rule}: {wrong[0].message}{more}"
         raise InvalidConfiguration("schedule", reason)
-    return graph
+    return graph.checked()
 
 
 def _columns(graph: JointGraph) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from bfpp.sim.cluster.software_profiles import (
     implementation_on,
 )
 from bfpp.sim.experiment.values import Values
+from bfpp.sim.experiment.values.uneven import SOURCES_OF_UNEVENNESS
 from bfpp.sim.memory.optimizer_states import OptimizerStates
 from bfpp.sim.models.layer_kinds import other_mix
 from bfpp.sim.models.model import Transformer, load_model
@@ -47,6 +48,11 @@ class ParsedValues(Values):
     def hybrid(self) -> bool:
         """HSDP: only some of the replicas shard their state together."""
         return self._degrees.is_hybrid
+
+    @property
+    def is_uneven(self) -> bool:
+        """True if replicas, ranks or micro-batches differ."""
+        return any(getattr(self, name) for name in SOURCES_OF_UNEVENNESS)
 
     @cached_property
     def transformer(self) -> Transformer:

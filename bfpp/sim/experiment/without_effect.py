@@ -43,6 +43,11 @@ def _has_constants(experiment: Experiment) -> bool:
 EXPERTS = Need("experts in the model", lambda each: each.transformer.experts is not None)
 SENT = Need("--ep", lambda each: EXPERTS.met(each) and each.ep > 1)
 TENSOR = Need("--tp", lambda each: each.tp > 1)
+LENGTHS = Need("--lengths", lambda each: each.lengths is not None)
+CHANCE = Need(
+    "--lengths, --images, --jitter, --pauses or several observations of --routing",
+    lambda each: any((each.lengths, each.images, each.routing, each.jitter, each.pauses)),
+)
 OFFLOAD = Need("--offload", lambda each: each.offload != OFF)
 
 NEEDS = {
@@ -68,6 +73,13 @@ NEEDS = {
     "fused_router": EXPERTS,
     "shared_overlap": Need("shared experts, and --ep", _overlaps_shared),
     "expert_imbalance": EXPERTS,
+    "packing": LENGTHS,
+    "packed_length": LENGTHS,
+    "attention_share": LENGTHS,
+    "image_seconds": Need("--images", lambda each: each.images is not None),
+    "expert_share": Need("--routing", lambda each: each.routing is not None),
+    "sampled_steps": CHANCE,
+    "sample_seed": CHANCE,
     "dispatch": SENT,
     "quantised_dispatch": SENT,
     "microbatch_overlap": SENT,

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from bfpp.sim.experiment.values.option import MEASURED, Option, option
-from bfpp.sim.experiment.values.physical import PhysicalValues
+from bfpp.sim.experiment.values.uneven import UnevenValues
 
 if TYPE_CHECKING:  # loaded where a profile is read, so that abstract costs are there soon
     from bfpp.sim.costs.measured_profile import ProfiledCosts
@@ -19,7 +19,7 @@ ALIASES = {"virtual_stages": "loops", "vpp": "loops", "stages_per_rank": "units_
 
 
 @dataclass(frozen=True)
-class Values(PhysicalValues):
+class Values(UnevenValues):
     """A schedule, and all values of an experiment on it."""
 
     _: KW_ONLY

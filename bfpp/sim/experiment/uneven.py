@@ -1,0 +1,66 @@
+"""An experiment's sources of unevenness, and its steps where replicas differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.sim.engines.cost_model import CostModel
+from bfpp.sim.engines.engines import DEFAULT
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.values.uneven import SOURCES_OF_UNEVENNESS
+from bfpp.sim.unevenness.counted_numbers import counted
+from bfpp.sim.unevenness.factors_file import read_factors
+from bfpp.sim.unevenness.replicated_step import ReplicatedStep
+from bfpp.sim.unevenness.routing_file import routing_loads
+from bfpp.sim.unevenness.sources import Jitter, Pauses, SlowDevices, SlowLinks, Source
+from bfpp.sim.unevenness.uneven_steps import UnevenSteps, uneven_steps
+from bfpp.sim.unevenness.work import DocumentLengths, ExpertRouting, SampleImages
+
+
+def _lengths(experiment: Experiment) -> Source:
+    return DocumentLengths(
+        counted("lengths", experiment.lengths or ""),
+        experiment.packing,
+        experiment.packed_length,
+        experiment.attention_share,
+    )
+
+
+def _images(experiment: Experiment) -> Source:
+    if experiment.image_seconds is None:
+        raise InvalidConfiguration("images", "needs --image-seconds")
+    return SampleImages(counted("images", experiment.images or ""), experiment.image_seconds)
+
+
+_MADE: dict[str, Callable[[Experiment], Source]] = {
+    "factors": lambda each: read_factors(each.factors or ""),
+    "lengths": _lengths,
+    "images": _images,
+    "routing": lambda each: ExpertRouting(routing_loads(each.routing or ""), each.expert_share),
+    "slow": lambda each: SlowDevices.parse(each.slow or ""),
+    "slow_links": lambda each: SlowLinks.parse(each.slow_links or ""),
+    "jitter": lambda each: Jitter(each.jitter or 0.0),
+    "pauses": lambda each: Pauses.parse(each.pauses or ""),
+}
+
+
+def sources_of(experiment: Experiment) -> list[Source]:
+    """The sources of unevenness that an experiment has."""
+    return [_MADE[name](experiment) for name in SOURCES_OF_UNEVENNESS if getattr(experiment, name)]
+
+
+def steps_of(
+    experiment: Experiment, graph: TaskGraph, costs: CostModel, engine: str = DEFAULT
+) -> UnevenSteps:
+    """Its sampled steps, of which something makes the replicas, ranks or micro-batches differ."""
+    step = ReplicatedStep(
+        graph,
+        costs.costs(graph),
+        experiment.configuration.degrees,
+        experiment.microbatch_size,
+        experiment.physical if costs is experiment.costs else None,
+    )
+    return uneven_steps(
+        step, sources_of(experiment), experiment.sampled_steps, experiment.sample_seed, engine
+    )

@@ -1,0 +1,146 @@
+"""Whole numbers, and how often each occurs: of a list, a histogram or a column of a file.
+
+- In the text itself: `512,4096,2048`, or with how often: `512:10,4096:1`.
+- `FILE.csv`: a column `length`, `images` or the only one, and perhaps a column `count`.
+- `FILE.txt`: a number a line.
+- `FILE.parquet`, `FILE.parquet:COLUMN`: numbers, or lists and texts by how many entries these have.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.columns import Offsets
+from bfpp.schedules.reading import read_file
+from bfpp.sim.presets.numbers import whole
+
+COUNT = "count"
+"""The column that says how often a number occurs."""
+
+MOST = 2**31 - 1
+"""The largest number, and the most that all may occur."""
+
+PARQUET = ".parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Different numbers, in order, and how often each occurs."""
+
+    numbers: Offsets
+    counts: Offsets
+
+    @property
+    def largest(self) -> int:
+        """The largest number."""
+        return int(self.numbers.max())
+
+    @property
+    def mean(self) -> float:
+        """The mean of all."""
+        return float(np.average(self.numbers, weights=self.counts))
+
+    def drawn(self, number: int, random: np.random.Generator) -> Offsets:
+        """So many at random, as often as they occur; or all in some order, if these are fewer."""
+        if int(self.counts.sum()) <= number:
+            return random.permutation(np.repeat(self.numbers, self.counts))
+        return random.choice(self.numbers, number, p=self.counts / self.counts.sum())
+
+
+def counted(field: str, text: str) -> Counted:
+    """The numbers of a text or of the file that it names; raises `InvalidConfiguration`."""
+    path, _, column = text.partition(f"{PARQUET}:")
+    if column or text.endswith(PARQUET):
+        return _checked(field, text, _of_parquet(field, path.removesuffix(PARQUET), column), None)
+    if text.endswith((".csv", ".txt")):
+        return _of_lines(field, text)
+    pairs = [each.partition(":") for each in text.split(",")]
+    numbers = [whole(each.strip()) for each, _, _ in pairs]
+    counts = [whole(count.strip()) if colon else 1 for _, colon, count in pairs]
+    if None in numbers or None in counts:
+        reason = f"{text!r} is not a list of numbers (512,4096), of numbers and counts (512:10), "
+        raise InvalidConfiguration(field, f"{reason}or a .csv, .txt or .parquet file")
+    return _checked(field, text, numbers, counts)
+
+
+def _checked(
+    field: str, what: str, numbers: Sequence[Any] | Offsets, counts: Sequence[Any] | None
+) -> Counted:
+    values = np.asarray(numbers, dtype=np.int64)
+    often = np.ones_like(values) if counts is None else np.asarray(counts, dtype=np.int64)
+    if not len(values) or often.sum() < 1:
+        raise InvalidConfiguration(field, f"{what} holds no numbers")
+    if values.min() < 0 or often.min() < 0 or max(values.max(), often.sum()) > MOST:
+        raise InvalidConfiguration(field, f"{what} holds a number out of range (0 to {MOST:,})")
+    different, place = np.unique(values[often > 0], return_inverse=True)
+    return Counted(different, np.bincount(place, often[often > 0]).astype(np.int64))
+
+
+def _of_lines(field: str, path: str) -> Counted:
+    """The numbers of a CSV file's column, or of a file's lines."""
+    lines = _contents(field, path).decode("utf-8-sig", errors="replace").splitlines()
+    rows = [row for row in csv.reader(io.StringIO("\n".join(lines))) if any(map(str.strip, row))]
+    if not rows:
+        raise InvalidConfiguration(field, f"{path} holds no numbers")
+    header = [each.strip() for each in rows[0]]
+    if whole(header[0]) is None:
+        rows = rows[1:]
+    else:
+        header = ["", COUNT][: len(header)]
+    names = [name for name in header if name != COUNT]
+    at = header.index(field.rstrip("s")) if field.rstrip("s") in header else header.index(names[0])
+    often = header.index(COUNT) if COUNT in header else None
+    numbers, counts = [], []
+    for number, row in enumerate(rows, 1):
+        read = [whole(row[each].strip()) if each < len(row) else None for each in (at, often or 0)]
+        if None in read:
+            raise InvalidConfiguration(field, f"{path}: row {number} does not hold whole numbers")
+        numbers.append(read[0])
+        counts.append(1 if often is None else read[1])
+    return _checked(field, path, numbers, counts)
+
+
+def _of_parquet(field: str, stem: str, column: str) -> Offsets:
+    """The numbers of a column, or the lengths of its lists and texts."""
+    path = stem + PARQUET
+    if find_spec("pyarrow") is None:
+        reason = f"{path} needs pyarrow, which is not installed: pip install 'bfpp[parquet]'"
+        raise InvalidConfiguration(field, reason)
+    import pyarrow.compute as compute
+    from pyarrow import ArrowException, BufferReader, types
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(BufferReader(_contents(field, path))) as file:
+            names = file.schema_arrow.names
+            if column not in (names if column else [column]):
+                known = ", ".join(names)
+                raise InvalidConfiguration(field, f"{path} has no column {column}; it has {known}")
+            name = column or names[0]
+            read = file.read(columns=[name]).column(name).combine_chunks().drop_null()
+        kind = read.type
+        if types.is_list(kind) or types.is_large_list(kind):
+            read = compute.list_value_length(read)
+        elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+            read = compute.binary_length(read)
+        numbers: Offsets = read.cast("int64").to_numpy(zero_copy_only=False)
+    except (ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidConfiguration(field, f"{path} holds no such numbers: {reason}") from None
+    return numbers
+
+
+def _contents(field: str, path: str) -> bytes:
+    try:
+        return read_file(Path(path))
+    except OSError as error:
+        raise InvalidConfiguration(field, f"{path}: {error.strerror or error}") from None
