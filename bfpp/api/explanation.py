@@ -16,7 +16,7 @@ from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.sim.costs.measured_replay import Pace, paces
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.experiment.sensitivity import Sensitivity, joined, sensitivities
+from bfpp.sim.experiment.sensitivity import Sensitivity, joined, sensitivities, uneven_sensitivities
 from bfpp.terminal.printing import counted
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
@@ -66,7 +66,12 @@ class Explanation:
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
         """Sensitivities of the step time, largest first."""
-        unsorted = sensitivities(self.result.timeline.graph, self.result.costs)
+        graph, costs = self.result.timeline.graph, self.result.costs
+        uneven = self.result.uneven if isinstance(self.result, Prediction) else None
+        if uneven:
+            unsorted = uneven_sensitivities(uneven, graph, costs)
+        else:
+            unsorted = sensitivities(graph, costs)
         return sorted(unsorted, key=lambda each: -abs(each.seconds_per_percent))
 
     @cached_property

@@ -291,6 +291,7 @@ def in_pieces(prediction: Prediction) -> Prediction:
     """The same, drawn with a task for each dispatch and combine of experts inside a pass."""
     if (physical := prediction.physical) is None:
         raise InvalidConfiguration("pieces", "needs --model and --cluster")
+    prediction.experiment.require_even("--pieces")
     from bfpp.sim.costs.expert_exchanges import with_exchanges
 
     timeline = prediction.timeline

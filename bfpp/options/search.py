@@ -26,7 +26,7 @@ from bfpp.sim.cluster.software_profiles import IMPLEMENTATIONS, implementation_o
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import read_value
 from bfpp.sim.experiment.values import ALIASES, OPTIONS, of_group
-from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, Option
+from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, UNEVEN, Option
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
@@ -67,7 +67,9 @@ OF_MODEL = ("layers", "prediction")
 WITH_OPTIONS = ("model", "seq_length", "cluster", "implementation", "constants")
 """Values that have an option of their own."""
 
-PER_CONFIGURATION = ("balance", *of_group(ABSTRACT), *of_group(MEASURED))
+PER_CONFIGURATION = (
+    "balance", *of_group(ABSTRACT), *of_group(MEASURED), *of_group(UNEVEN)
+)  # fmt: skip
 """Values that cannot be the same for all configurations."""
 
 

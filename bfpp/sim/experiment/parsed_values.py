@@ -54,6 +54,12 @@ class ParsedValues(Values):
         """True if replicas, ranks or micro-batches differ."""
         return any(getattr(self, name) for name in SOURCES_OF_UNEVENNESS)
 
+    def require_even(self, where: str) -> None:
+        """Raise `InvalidConfiguration` for replicas that differ, where they are not simulated."""
+        for name in SOURCES_OF_UNEVENNESS:
+            if getattr(self, name):
+                raise InvalidConfiguration(name, f"{where} simulates alike replicas alone")
+
     @cached_property
     def transformer(self) -> Transformer:
         """The model, with the layers and the sequence that are trained."""

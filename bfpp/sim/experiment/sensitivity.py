@@ -9,7 +9,7 @@ that of one of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -21,6 +21,7 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.prices import parameters
 from bfpp.sim.engines.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
 from bfpp.sim.engines.cost_model import CostModel, Costs
+from bfpp.sim.unevenness.uneven_steps import UnevenSteps
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.timeline.timeline import Timeline
 
@@ -54,6 +55,40 @@ def sensitivities(graph: TaskGraph, model: CostModel) -> list[Sensitivity]:
         Sensitivity(name, float(slope) / 100)
         for name, slope in zip(names, step_slopes, strict=True)
     ]
+
+
+def uneven_sensitivities(
+    uneven: UnevenSteps, graph: TaskGraph, model: CostModel
+) -> list[Sensitivity]:
+    """The same of replicas that differ: along the critical path of the median step.
+
+    The path goes through all replicas; of each task on it, what changes does so in proportion to
+    how much longer it takes there than in an even step.
+    """
+    base, joint = model.costs(graph), uneven.typical
+    replica, task = np.array([*map(joint.graph.place, joint.critical_path)], dtype=np.int32).T
+    found = []
+    for name, slope in _slopes(graph, model, base):
+        total = 0.0
+        for place in np.unique(replica).tolist():
+            costs, path = uneven.costs.replicas[place], task[replica == place]
+            total += _along(costs, _in_proportion(slope, base, costs), path)
+        found.append(Sensitivity(name, total / 100))
+    return found
+
+
+def _in_proportion(slope: Costs, base: Costs, costs: Costs) -> Costs:
+    """The derivative of other costs, which change as much in proportion."""
+
+    def scaled(column: Seconds, own: Seconds, other: Seconds) -> Seconds:
+        times: Seconds = np.divide(other, own, out=np.ones_like(own), where=own > 0)
+        return column * times
+
+    return replace(
+        slope,
+        seconds=scaled(slope.seconds, base.seconds, costs.seconds),
+        bytes=scaled(slope.bytes, base.bytes, costs.bytes),
+    )
 
 
 def joined(strongest_first: Iterable[Sensitivity]) -> list[Sensitivity]:

@@ -59,7 +59,7 @@ def steps_of(
         costs.costs(graph),
         experiment.configuration.degrees,
         experiment.microbatch_size,
-        experiment.physical if costs is experiment.costs else None,
+        experiment.physical,
     )
     return uneven_steps(
         step, sources_of(experiment), experiment.sampled_steps, experiment.sample_seed, engine

@@ -132,6 +132,7 @@ class Case:
 def case_of(measured: Measurement) -> Case:
     """The measurement and its graph; raises `InvalidConfiguration` where it cannot be trained."""
     experiment = measured.experiment
+    experiment.require_even("bfpp validate")
     configuration = experiment.configuration
     graph = _graph(configuration.schedule, configuration.layout, configuration.communication)
     if (physical := experiment.physical) is not None:
