@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bfpp.api.results import Result
 from bfpp.sim.unevenness.uneven_steps import UnevenSteps
 from bfpp.terminal.printing import counted
 from bfpp.traces.timeline.units import in_words
-
-if TYPE_CHECKING:  # predictions import this where replicas differ
-    from bfpp.api.predictions import Prediction
 
 
 def uneven_record(uneven: UnevenSteps) -> dict[str, Any]:
@@ -47,29 +42,6 @@ def waits_for_replicas(uneven: UnevenSteps) -> float:
     by_replica = np.add.reduceat(waited, graph.begins[:-1])
     ranks = graph.replicas[0].layout.pp
     return float(by_replica[uneven.of_replica].mean()) / ranks
-
-
-def of_replicas(prediction: Prediction) -> list[Result]:
-    """The prediction as it is drawn: of replicas that differ, those that stand for all others.
-
-    First the one that others wait for; then, of all others, that with the median compute and that
-    with the least, in the median step.
-    """
-    if prediction.uneven is None:
-        return [prediction]
-    uneven, shown = prediction.uneven, list[Result]()
-    timelines = [uneven.typical.of(place) for place in range(len(uneven.typical.graph.replicas))]
-    least_first = np.argsort([each.pass_seconds for each in timelines], kind="stable").tolist()
-    median, least = least_first[(len(least_first) - 1) // 2], least_first[0]
-    for place in dict.fromkeys((uneven.slowest, median, least)):
-        alike = np.flatnonzero(uneven.of_replica == place).tolist()
-        words = f"replica {alike[0]}" + (f", and {len(alike) - 1} like it" if alike[1:] else "")
-        if place == uneven.slowest:
-            shown.append(replace(prediction, caption=f"{prediction.title}; {words}: slowest"))
-        else:
-            timeline = replace(timelines[place], about=prediction.timeline.about)
-            shown.append(Result(timeline, f"{prediction.title}; {words}"))
-    return shown
 
 
 def uneven_highlights(uneven: UnevenSteps) -> list[tuple[str, str]]:

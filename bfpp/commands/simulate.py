@@ -7,7 +7,6 @@ import argparse
 from rich.text import Text
 
 from bfpp.api.predictions import in_pieces, memory_record, predict
-from bfpp.api.unevenness import of_replicas
 from bfpp.options import shared
 from bfpp.options.launch_notes import launch_lines, launch_of, launch_record
 from bfpp.options.model import assumptions, with_assumptions
@@ -17,6 +16,7 @@ from bfpp.reports.pictures import (
     add_memory_argument,
     add_picture_arguments,
     check_picture_arguments,
+    pictured,
     print_text,
     require_memory,
     write_memory,
@@ -69,14 +69,14 @@ def run(options: argparse.Namespace) -> int:
     values = assumed_values(experiment, shared.given(options)) if options.assumptions else []
     result = predict(experiment, options.engine)
     drawn = in_pieces(result) if options.pieces else result
-    pictured = of_replicas(drawn) if result.uneven else [drawn]
+    panels = pictured(drawn)
     if options.json:
         record = result.record | memory_record(result)
         if values:
             record["assumptions"] = [each._asdict() for each in values]
         print_json(with_assumptions(record | launch_record(launch), assumed))
     else:
-        print_text(options, pictured)
+        print_text(options, panels)
         print_result(result)
         print_peak(result)
         print_cautions([result])
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             output().print(Text("".join(f"{line}\n" for line in launch_lines(launch))))
         if values:
             print_table("Assumed values", ("", "value", "from"), values)
-    write_pictures(options, pictured, result.title)
+    write_pictures(options, panels, result.title)
     write_memory(options, result)
     write_exports(options, drawn.whole_timeline)
     return 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction
@@ -54,6 +57,29 @@ def write_memory(options: argparse.Namespace, result: Prediction) -> None:
     timeline, device = result.timeline, result.record["device_memory_gb"]
     figure = svg_memory(result.memory_curves, result.title, timeline.step_time, device)
     write_figure(options.memory_svg, figure)
+
+
+def pictured(prediction: Prediction) -> list[Result]:
+    """The prediction as it is drawn: of replicas that differ, those that stand for all others.
+
+    First the one that others wait for; then, of all others, that with the median compute and that
+    with the least, in the median step.
+    """
+    if prediction.uneven is None:
+        return [prediction]
+    uneven, shown = prediction.uneven, list[Result]()
+    timelines = [uneven.typical.of(place) for place in range(len(uneven.typical.graph.replicas))]
+    least_first = np.argsort([each.pass_seconds for each in timelines], kind="stable").tolist()
+    median, least = least_first[(len(least_first) - 1) // 2], least_first[0]
+    for place in dict.fromkeys((uneven.slowest, median, least)):
+        alike = np.flatnonzero(uneven.of_replica == place).tolist()
+        words = f"replica {alike[0]}" + (f", and {len(alike) - 1} like it" if alike[1:] else "")
+        if place == uneven.slowest:
+            shown.append(replace(prediction, caption=f"{prediction.title}; {words}: slowest"))
+        else:
+            timeline = replace(timelines[place], about=prediction.timeline.about)
+            shown.append(Result(timeline, f"{prediction.title}; {words}"))
+    return shown
 
 
 def write_pictures(
