@@ -85,7 +85,7 @@ class Prediction(Result):
         engine: dict[str, Any] = {"engine": self.timeline.source}
         engine |= {"without_effect": unused} if unused else {}
         if self.uneven:
-            from bfpp.api.unevenness import uneven_record
+            from bfpp.sim.unevenness.uneven_report import uneven_record
 
             engine["uneven"] = uneven_record(self.uneven)
         if not physical:
@@ -160,13 +160,13 @@ class Prediction(Result):
         return f"{reserved:.1f} of {device:.4g} GB"
 
     def further_highlights(self) -> list[tuple[str, str]]:
-        """What makes replicas differ; throughput and memory."""
+        """Slowdowns by source where replicas differ; throughput and memory."""
         return [*self._of_replicas(), *self._of_model()]
 
     def _of_replicas(self) -> list[tuple[str, str]]:
         if not self.uneven:
             return []
-        from bfpp.api.unevenness import uneven_highlights
+        from bfpp.sim.unevenness.uneven_report import uneven_highlights
 
         return uneven_highlights(self.uneven)
 

@@ -81,7 +81,7 @@ class JointGraph:
 
     @cached_property
     def tasks(self) -> JointTasks:
-        """What waits for what, the order of lanes included."""
+        """All tasks with what each waits for, the order of lanes included."""
         before, after = [], []
         for begin, graph in zip(self.begins.tolist(), self.replicas, strict=False):
             start, follower = graph.followers

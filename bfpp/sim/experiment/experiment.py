@@ -270,8 +270,9 @@ class Experiment(ParsedValues):
         if self.profile is not None:
             return self._profiled(self.profile, given)
         if self.model is None and self.cluster is None:
-            counts_replicas = self.hybrid or self.is_uneven
-            dividing = ("tp", "cp", "ep", "microbatch_size", *(() if counts_replicas else ("dp",)))
+            dividing = ["tp", "cp"]
+            if not self.is_uneven:
+                dividing += ["ep", "microbatch_size", *([] if self.hybrid else ["dp"])]
             for name in (*of_group(PHYSICAL), *dividing):
                 if getattr(self, name) != DEFAULTS[name]:
                     raise InvalidConfiguration(name, "needs --model and --cluster too")

@@ -56,6 +56,7 @@ def synthesize(
     >>> result.step_time, result.bound.seconds
     (13.0, 13.0)
     """
+    experiment.require_even("bfpp schedule")
     aim = chosen(Aim, "objective", objective)
     _require_slack(slack, aim)
     _require_time(seconds)

@@ -31,7 +31,7 @@ FIELD = "factors"
 
 @dataclass(frozen=True)
 class Row:
-    """Where a row applies (None: anywhere), and its number."""
+    """A row: its places (None: any), and its number."""
 
     at: tuple[int | None, ...]
     operation: str | None

@@ -73,7 +73,7 @@ def require_within(field: str, placed: Placed, sizes: Mapping[str, int]) -> None
 
 
 def chosen(placed: Placed, columns: Mapping[str, np.ndarray]) -> Flags:
-    """Where all places of a number are met, given what is at hand of each kind."""
+    """The entries at all places of a number, given the columns of each kind."""
     flags: Flags = np.ones((1, 1), dtype=bool)
     for name, (number, *_) in placed.at:
         flags = flags & (columns[name] == number)

@@ -56,7 +56,7 @@ class ReplicatedStep:
 
     @cached_property
     def is_collective(self) -> Flags:
-        """What data-parallel replicas do together."""
+        """Collectives of data-parallel replicas."""
         return np.isin(self.graph.operation, collectives(self.graph.communication))
 
     def by_kind(self, values: Seconds) -> Seconds:
@@ -78,7 +78,7 @@ class ReplicatedStep:
 
 
 class Effect(NamedTuple):
-    """What a source makes of tasks: their seconds and bytes times a factor, and seconds more.
+    """A source's effect on tasks: their seconds and bytes times a factor, and seconds more.
 
     Either has a row for each replica, or one for all; and a column for each task, or one.
     """

@@ -36,7 +36,7 @@ class Source(Protocol):
         """Its effect on the tasks of a step."""
 
     def even(self, step: ReplicatedStep, effect: Effect) -> Effect:
-        """What is left of such an effect where it is the same everywhere."""
+        """The rest of such an effect where it is the same everywhere."""
 
 
 class Fault:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from bfpp.sim.unevenness.uneven_steps import UnevenSteps
-from bfpp.terminal.printing import counted
 from bfpp.traces.timeline.units import in_words
 
 
@@ -65,5 +64,5 @@ def uneven_highlights(uneven: UnevenSteps) -> list[tuple[str, str]]:
 
 
 def _replicas(uneven: UnevenSteps) -> str:
-    distinct = len(uneven.typical.graph.replicas)
-    return f"{counted(len(uneven.of_replica), 'replica')}, {distinct}"
+    replicas, distinct = len(uneven.of_replica), len(uneven.typical.graph.replicas)
+    return f"{replicas} replica{'s' if replicas > 1 else ''}, {distinct}"
