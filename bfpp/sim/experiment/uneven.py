@@ -13,12 +13,12 @@ from bfpp.sim.unevenness.counted_numbers import counted
 from bfpp.sim.unevenness.factors_file import read_factors
 from bfpp.sim.unevenness.replicated_step import ReplicatedStep
 from bfpp.sim.unevenness.routing_file import routing_loads
-from bfpp.sim.unevenness.sources import Jitter, Pauses, SlowDevices, SlowLinks, Source
+from bfpp.sim.unevenness.sources import PassJitter, Pauses, SlowDevices, SlowLinks, UnevenSource
 from bfpp.sim.unevenness.uneven_steps import UnevenSteps, uneven_steps
 from bfpp.sim.unevenness.work import DocumentLengths, ExpertRouting, SampleImages
 
 
-def _lengths(experiment: Experiment) -> Source:
+def _lengths(experiment: Experiment) -> UnevenSource:
     return DocumentLengths(
         counted("lengths", experiment.lengths or ""),
         experiment.packing,
@@ -27,25 +27,25 @@ def _lengths(experiment: Experiment) -> Source:
     )
 
 
-def _images(experiment: Experiment) -> Source:
+def _images(experiment: Experiment) -> UnevenSource:
     if experiment.image_seconds is None:
         raise InvalidConfiguration("images", "needs --image-seconds")
     return SampleImages(counted("images", experiment.images or ""), experiment.image_seconds)
 
 
-_MADE: dict[str, Callable[[Experiment], Source]] = {
+_MADE: dict[str, Callable[[Experiment], UnevenSource]] = {
     "factors": lambda each: read_factors(each.factors or ""),
     "lengths": _lengths,
     "images": _images,
     "routing": lambda each: ExpertRouting(routing_loads(each.routing or ""), each.expert_share),
     "slow": lambda each: SlowDevices.parse(each.slow or ""),
     "slow_links": lambda each: SlowLinks.parse(each.slow_links or ""),
-    "jitter": lambda each: Jitter(each.jitter or 0.0),
+    "jitter": lambda each: PassJitter(each.jitter or 0.0),
     "pauses": lambda each: Pauses.parse(each.pauses or ""),
 }
 
 
-def sources_of(experiment: Experiment) -> list[Source]:
+def sources_of(experiment: Experiment) -> list[UnevenSource]:
     """The sources of unevenness that an experiment has."""
     return [_MADE[name](experiment) for name in SOURCES_OF_UNEVENNESS if getattr(experiment, name)]
 

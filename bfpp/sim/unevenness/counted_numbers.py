@@ -33,7 +33,7 @@ PARQUET = ".parquet"
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountedNumbers:
     """Different numbers, in order, and how often each occurs."""
 
     numbers: Offsets
@@ -56,7 +56,7 @@ class Counted:
         return random.choice(self.numbers, number, p=self.counts / self.counts.sum())
 
 
-def counted(field: str, text: str) -> Counted:
+def counted(field: str, text: str) -> CountedNumbers:
     """The numbers of a text or of the file that it names; raises `InvalidConfiguration`."""
     path, _, column = text.partition(f"{PARQUET}:")
     if column or text.endswith(PARQUET):
@@ -74,7 +74,7 @@ def counted(field: str, text: str) -> Counted:
 
 def _checked(
     field: str, what: str, numbers: Sequence[Any] | Offsets, counts: Sequence[Any] | None
-) -> Counted:
+) -> CountedNumbers:
     values = np.asarray(numbers, dtype=np.int64)
     often = np.ones_like(values) if counts is None else np.asarray(counts, dtype=np.int64)
     if not len(values) or often.sum() < 1:
@@ -82,10 +82,10 @@ def _checked(
     if values.min() < 0 or often.min() < 0 or max(values.max(), often.sum()) > MOST:
         raise InvalidConfiguration(field, f"{what} holds a number out of range (0 to {MOST:,})")
     different, place = np.unique(values[often > 0], return_inverse=True)
-    return Counted(different, np.bincount(place, often[often > 0]).astype(np.int64))
+    return CountedNumbers(different, np.bincount(place, often[often > 0]).astype(np.int64))
 
 
-def _of_lines(field: str, path: str) -> Counted:
+def _of_lines(field: str, path: str) -> CountedNumbers:
     """The numbers of a CSV file's column, or of a file's lines."""
     lines = _contents(field, path).decode("utf-8-sig", errors="replace").splitlines()
     rows = [row for row in csv.reader(io.StringIO("\n".join(lines))) if any(map(str.strip, row))]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bfpp.schedules.columns import Offsets, Seconds
-from bfpp.sim.unevenness.counted_numbers import Counted
+from bfpp.sim.unevenness.counted_numbers import CountedNumbers
 
 POOL = 20_000
 """Documents that are packed together; sequences are drawn from theirs."""
@@ -90,7 +90,9 @@ PACKINGS: dict[str, Packing] = {
 """By name, as options have them."""
 
 
-def packed(lengths: Counted, packing: str, length: int, random: np.random.Generator) -> Sequences:
+def packed(
+    lengths: CountedNumbers, packing: str, length: int, random: np.random.Generator
+) -> Sequences:
     """Sequences of a length, of a pool of documents."""
     documents = np.minimum(lengths.drawn(POOL, random), length)
     return PACKINGS[packing](documents, length)

@@ -30,7 +30,7 @@ FIELD = "factors"
 
 
 @dataclass(frozen=True)
-class Row:
+class FactorRow:
     """A row: its places (None: any), and its number."""
 
     at: tuple[int | None, ...]
@@ -46,7 +46,7 @@ class TableOfFactors(WorkSource):
     name: ClassVar[str] = FIELD
     is_random = False
 
-    rows: tuple[Row, ...]
+    rows: tuple[FactorRow, ...]
 
     def effect(self, step: ReplicatedStep, random: np.random.Generator) -> Effect:
         """Factors, and the seconds that make up the difference to those that are given."""
@@ -62,7 +62,7 @@ class TableOfFactors(WorkSource):
                 factor[replicas, tasks] = 0.0
         return Effect(factor, added)
 
-    def _tasks(self, step: ReplicatedStep, row: Row) -> Flags:
+    def _tasks(self, step: ReplicatedStep, row: FactorRow) -> Flags:
         graph, layout = step.graph, step.graph.layout
         sizes = step.replicas, layout.pp, layout.stages, layout.units, layout.whole_microbatches
         columns = graph.rank, graph.stage, graph.unit, step.microbatch
@@ -101,7 +101,7 @@ def read_factors(path: str) -> TableOfFactors:
     return TableOfFactors(rows)
 
 
-def _row(where: str, cells: dict[str, str]) -> Row:
+def _row(where: str, cells: dict[str, str]) -> FactorRow:
     said = {name: (cells.get(name) or "").strip() for name in (*KEYS, OPERATION, FACTOR, SECONDS)}
     for name in KEYS:
         if said[name] and whole(said[name]) is None:
@@ -114,4 +114,6 @@ def _row(where: str, cells: dict[str, str]) -> Row:
     value = real(said[FACTOR] or said[SECONDS])
     if not is_usable(value):
         raise InvalidConfiguration(FIELD, f"{where}: needs a number of at least 0")
-    return Row(tuple(whole(said[name]) for name in KEYS), operation, value, bool(said[FACTOR]))
+    return FactorRow(
+        tuple(whole(said[name]) for name in KEYS), operation, value, bool(said[FACTOR])
+    )

@@ -16,7 +16,7 @@ REPLICA, RANK, STAGE, NODE, LINK = "replica", "rank", "stage", "node", "link"
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedNumber:
     """A number, and where it is: what is not said, is any. `link` is a pair of ranks."""
 
     at: tuple[tuple[str, tuple[int, ...]], ...]
@@ -32,7 +32,7 @@ class Placed:
         return f"{named}:{self.value:g}"
 
 
-def parse_placed(field: str, text: str, known: Sequence[str]) -> tuple[Placed, ...]:
+def parse_placed(field: str, text: str, known: Sequence[str]) -> tuple[PlacedNumber, ...]:
     """The numbers of a text such as `rank=3:1.2 replica=1,rank=0:1.5`, apart by spaces.
 
     Raises `InvalidConfiguration` for places that are not `known`.
@@ -40,13 +40,13 @@ def parse_placed(field: str, text: str, known: Sequence[str]) -> tuple[Placed, .
     return tuple(_placed(field, each, known) for each in text.split())
 
 
-def _placed(field: str, text: str, known: Sequence[str]) -> Placed:
+def _placed(field: str, text: str, known: Sequence[str]) -> PlacedNumber:
     where, colon, number = text.rpartition(":")
     value = real(number)
     if not colon or not is_usable(value):
         example = f"{known[0]}=3:1.2"
         raise InvalidConfiguration(field, f"{text!r} is not PLACE:NUMBER, such as {example}")
-    return Placed(tuple(_at(field, each, known) for each in where.split(",")), float(value))
+    return PlacedNumber(tuple(_at(field, each, known) for each in where.split(",")), float(value))
 
 
 def _at(field: str, text: str, known: Sequence[str]) -> tuple[str, tuple[int, ...]]:
@@ -63,7 +63,7 @@ def _at(field: str, text: str, known: Sequence[str]) -> tuple[str, tuple[int, ..
     return name, tuple(int(each) for each in read if each is not None)
 
 
-def require_within(field: str, placed: Placed, sizes: Mapping[str, int]) -> None:
+def require_within(field: str, placed: PlacedNumber, sizes: Mapping[str, int]) -> None:
     """Raise `InvalidConfiguration` for a place that a step of these sizes does not have."""
     for name, numbers in placed.at:
         size = sizes[RANK if name == LINK else name]
@@ -72,7 +72,7 @@ def require_within(field: str, placed: Placed, sizes: Mapping[str, int]) -> None
             raise InvalidConfiguration(field, f"there is no {kind} {most}; the last is {size - 1}")
 
 
-def chosen(placed: Placed, columns: Mapping[str, np.ndarray]) -> Flags:
+def chosen(placed: PlacedNumber, columns: Mapping[str, np.ndarray]) -> Flags:
     """The entries at all places of a number, given the columns of each kind."""
     flags: Flags = np.ones((1, 1), dtype=bool)
     for name, (number, *_) in placed.at:

@@ -15,7 +15,7 @@ from bfpp.sim.unevenness.places import (
     RANK,
     REPLICA,
     STAGE,
-    Placed,
+    PlacedNumber,
     chosen,
     parse_placed,
     require_within,
@@ -23,7 +23,7 @@ from bfpp.sim.unevenness.places import (
 from bfpp.sim.unevenness.replicated_step import NOTHING, Effect, ReplicatedStep
 
 
-class Source(Protocol):
+class UnevenSource(Protocol):
     """Something that makes tasks differ."""
 
     name: ClassVar[str]
@@ -39,7 +39,7 @@ class Source(Protocol):
         """The rest of such an effect where it is the same everywhere."""
 
 
-class Fault:
+class SlowdownSource:
     """A source without which nothing would be slower: an even step has none of it."""
 
     @property
@@ -54,14 +54,14 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class SlowDevices(Fault):
+class SlowDevices(SlowdownSource):
     """Devices whose passes and updates take so many times as long."""
 
     name: ClassVar[str] = "slow"
     is_random = False
     PLACES: ClassVar[tuple[str, ...]] = (RANK, REPLICA, STAGE, NODE)
 
-    places: tuple[Placed, ...]
+    places: tuple[PlacedNumber, ...]
 
     @classmethod
     def parse(cls, text: str) -> SlowDevices:
@@ -104,7 +104,7 @@ def _on_node(step: ReplicatedStep, node: int) -> tuple[np.ndarray, int]:
 
 
 @dataclass(frozen=True)
-class SlowLinks(Fault):
+class SlowLinks(SlowdownSource):
     """Links over which communication takes so many times as long.
 
     `link=2-3` is that of two pipeline ranks, in both directions; `rank=3` all transfers and
@@ -115,7 +115,7 @@ class SlowLinks(Fault):
     is_random = False
     PLACES: ClassVar[tuple[str, ...]] = (LINK, RANK, REPLICA)
 
-    places: tuple[Placed, ...]
+    places: tuple[PlacedNumber, ...]
 
     @classmethod
     def parse(cls, text: str) -> SlowLinks:
@@ -145,7 +145,7 @@ class SlowLinks(Fault):
 
 
 @dataclass(frozen=True)
-class Jitter(Fault):
+class PassJitter(SlowdownSource):
     """Passes that take more or less than their mean, each by itself: log-normally.
 
     `deviation` is the standard deviation, as a share of the mean.
@@ -169,11 +169,11 @@ class Pause:
     name: str
     seconds: float
     steps: float
-    at: Placed
+    at: PlacedNumber
 
 
 @dataclass(frozen=True)
-class Pauses(Fault):
+class Pauses(SlowdownSource):
     """Garbage collection, data loading and the like: a worker stops at some pass of its own.
 
     A worker is a pipeline rank of a replica; each stops by itself.
@@ -203,7 +203,7 @@ class Pauses(Fault):
         )
         if every < 1:
             raise InvalidConfiguration(cls.name, f"{form}, with one step at least")
-        at = parse_placed(cls.name, f"{where}:1", cls.PLACES)[0] if where else Placed((), 1.0)
+        at = parse_placed(cls.name, f"{where}:1", cls.PLACES)[0] if where else PlacedNumber((), 1.0)
         return Pause(name, length, every, at)
 
     def effect(self, step: ReplicatedStep, random: np.random.Generator) -> Effect:

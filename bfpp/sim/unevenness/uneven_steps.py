@@ -18,7 +18,7 @@ from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.replicas.joint_graph import JointGraph, joined
 from bfpp.sim.engines.engines import DEFAULT, simulate_joint
 from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
-from bfpp.sim.unevenness.sources import Source
+from bfpp.sim.unevenness.sources import UnevenSource
 from bfpp.sim.unevenness.uneven_costs import UnevenCosts, uneven_costs
 from bfpp.traces.timeline.joint_timeline import JointTimeline
 
@@ -109,13 +109,13 @@ class UnevenSteps:
 
 def uneven_steps(
     step: ReplicatedStep,
-    sources: Sequence[Source],
+    sources: Sequence[UnevenSource],
     samples: int,
     seed: int = 0,
     engine: str = DEFAULT,
 ) -> UnevenSteps:
     """Simulate as many steps as samples, or one where no source is random."""
-    replay = _Replay(step, engine)
+    replay = _StepReplays(step, engine)
     if not any(source.is_random for source in sources):
         samples = 1
     rows, drawn = [], []
@@ -153,7 +153,7 @@ def _variants(effects: list[Effect], even: list[Effect]) -> Iterator[list[Effect
 
 
 @dataclass(eq=False)
-class _Replay:
+class _StepReplays:
     """Replays of a step's replicas, whose joint graphs are made and checked once."""
 
     step: ReplicatedStep

@@ -14,7 +14,7 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Operation
 from bfpp.schedules.columns import Offsets, Seconds
 from bfpp.schedules.settings.recomputation import CORE_ATTENTION, EXPERT_ACTIVATION, EXPERTS
-from bfpp.sim.unevenness.counted_numbers import Counted
+from bfpp.sim.unevenness.counted_numbers import CountedNumbers
 from bfpp.sim.unevenness.documents import NO_PACKING, packed
 from bfpp.sim.unevenness.replicated_step import NOTHING, Effect, ReplicatedStep
 
@@ -43,7 +43,7 @@ class DocumentLengths(WorkSource):
 
     name: ClassVar[str] = "lengths"
 
-    lengths: Counted
+    lengths: CountedNumbers
     packing: str = "concatenate"
     packed_length: int | None = None
     attention_share: float | None = None
@@ -86,7 +86,7 @@ class SampleImages(WorkSource):
 
     name: ClassVar[str] = "images"
 
-    images: Counted
+    images: CountedNumbers
     seconds: float
 
     TIMES: ClassVar[dict[Operation, float]] = {

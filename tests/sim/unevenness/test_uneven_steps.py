@@ -29,7 +29,7 @@ from bfpp.sim.unevenness.counted_numbers import counted
 from bfpp.sim.unevenness.factors_file import read_factors
 from bfpp.sim.unevenness.replicated_step import NOTHING, Effect, ReplicatedStep
 from bfpp.sim.unevenness.routing_file import routing_loads
-from bfpp.sim.unevenness.sources import Jitter, Pauses, SlowDevices, SlowLinks
+from bfpp.sim.unevenness.sources import PassJitter, Pauses, SlowDevices, SlowLinks
 from bfpp.sim.unevenness.uneven_costs import uneven_costs
 from bfpp.sim.unevenness.uneven_steps import uneven_steps
 from bfpp.sim.unevenness.work import DocumentLengths, ExpertRouting, SampleImages
@@ -162,7 +162,7 @@ def test_slow_links_are_those_of_their_ranks():
 
 def test_jitter_has_its_mean_and_deviation():
     step = step_of(64)
-    passes = seconds(step, Jitter(0.1))[:, step.graph.is_compute]
+    passes = seconds(step, PassJitter(0.1))[:, step.graph.is_compute]
     ratio = passes / step.costs.seconds[step.graph.is_compute]
     assert (ratio.mean(), ratio.std()) == (pytest.approx(1, abs=0.01), pytest.approx(0.1, abs=0.01))
 
@@ -263,7 +263,7 @@ def test_one_source_has_all_of_the_slowdown():
 
 
 def test_the_slower_of_two_sources_comes_first_and_has_the_larger_share():
-    sources = [Jitter(0.01), SlowDevices.parse("rank=2,replica=3:2")]
+    sources = [PassJitter(0.01), SlowDevices.parse("rank=2,replica=3:2")]
     steps = uneven_steps(step_of(), sources, 8)
     slow, jitter = steps.parts
     assert (slow.name, jitter.name) == ("slow", "jitter")
@@ -275,7 +275,7 @@ def test_the_slower_of_two_sources_comes_first_and_has_the_larger_share():
 
 
 def test_both_engines_sample_the_same_steps():
-    sources = [Jitter(0.1), Pauses.parse("gc:2/2")]
+    sources = [PassJitter(0.1), Pauses.parse("gc:2/2")]
     fast, slow = (uneven_steps(step_of(2), sources, 2, 0, each) for each in ("compiled", "simpy"))
     assert fast.seconds.tolist() == slow.seconds.tolist()
 
