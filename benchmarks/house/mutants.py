@@ -1,4 +1,4 @@
-"""Small faults that can be put into a source file, one at a time, and how some are drawn.
+"""Small faults that can be put into a source file, one at a time.
 
 A mutant replaces one expression or call by another that is valid Python and means something else:
 another comparison, operation, number or name, a condition turned round, an argument or a call left
@@ -9,7 +9,6 @@ imports, and what only a type checker reads.
 from __future__ import annotations
 
 import ast
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ class Mutant:
 
     path: str
     function: str
-    line: int
+    lines: range
     start: int
     before: str
     after: str
@@ -57,7 +56,7 @@ class Mutant:
         """The file's source with this fault."""
         end = self.start + len(self.before.encode())
         if source[self.start : end] != self.before.encode():
-            raise ValueError(f"{self.path}:{self.line} has changed")
+            raise ValueError(f"{self.path}:{self.lines[0]} has changed")
         return source[: self.start] + self.after.encode() + source[end:]
 
     @property
@@ -146,8 +145,9 @@ def _changed(node: ast.AST, **fields: object) -> ast.AST:
     return type(node)(**{**dict(ast.iter_fields(node)), **fields})
 
 
-def mutants_of(path: str, source: bytes) -> list[Mutant]:
+def mutants_of(folder: Path, path: str) -> list[Mutant]:
     """All faults that a file can have, in the order of its text."""
+    source = (folder / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -158,7 +158,8 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
         text = ast.unparse(ast.fix_missing_locations(new))
         if not isinstance(new, ast.Constant | ast.stmt):
             text = f"({text})"
-        return Mutant(path, function, old.lineno, start, source[start:end].decode(), text)
+        lines = range(old.lineno, old.end_lineno + 1)
+        return Mutant(path, function, lines, start, source[start:end].decode(), text)
 
     found = []
     for function, node in _reached(ast.parse(source)):
@@ -203,12 +204,6 @@ def _children(node: ast.AST) -> Iterable[ast.AST]:
         case ast.Expr(value=ast.Constant()):
             return ()
     return [child for child in ast.iter_child_nodes(node) if child not in skipped]
-
-
-def drawn(folder: Path, files: Iterable[str], count: int, seed: int) -> list[Mutant]:
-    """Some faults of some files, each as likely as any other."""
-    every = [each for path in files for each in mutants_of(path, (folder / path).read_bytes())]
-    return random.Random(seed).sample(every, min(count, len(every)))
 
 
 def imported_by(folder: Path, path: str, files: Iterable[str]) -> list[str]:

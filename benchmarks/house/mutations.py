@@ -1,13 +1,13 @@
 """Mutation testing: faults drawn at random, put into the product one at a time.
 
-First the tests run once, to see which of them execute which function (`executed.py`), and
-how long each takes. A fault is then tried on those that execute the function that it is in: the
-most specific first, then more of them, shortest first, as far as a budget goes. It is killed when
-a test fails or does not end. What no test could decide (the result is the same, or a wait is a
+First the tests run once, to see which of them execute which line (`executed.py`), and how long
+each takes. A fault is then tried on those that execute the lines that it is in: the most specific
+first, then more of them and of the module's, shortest first, as far as a budget goes. It is killed
+when a test fails or does not end. What no test could decide (the result is the same, or a wait is a
 second longer) is listed with its reason in `undecidable.toml`, and left out of the share.
 
 `python -m benchmarks.house.mutations PACKAGE ... [--count N] [--seed N]` tries some packages.
-Verdicts are kept in build/mutations: what was killed once is not tried again, what survived is.
+What was killed once is not tried again, what survived is (`draws.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,19 +29,25 @@ from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 
-from benchmarks.helpers.measure import ROOT, Results
-from benchmarks.house.executed import PACKAGES
-from benchmarks.house.mutants import Mutant, drawn, imported_by
+from coverage import CoverageData
 
-COUNT, SEED = 200, 1
+from benchmarks.helpers.measure import ROOT, Results
+from benchmarks.house.draws import BUILD, PACKAGES, Draw, mutants_in
+from benchmarks.house.mutants import Mutant, imported_by
+from bfpp.core.sources import LIBRARY
+
+DRAWS = ((42, 1), (10, 2))
+"""Faults of each package, and the seed that they are drawn with.
+
+Tests were written for what survived of the first; the second tells whether they notice others, too.
+"""
+
 WORKERS = os.cpu_count() or 1
-BUILD = ROOT / "build" / "mutations"
-UNDECIDABLE = Path(__file__).parent / "undecidable.toml"
 
 SPECIFIC = 25
-"""Tests that are tried first: those that execute the fewest functions."""
+"""Tests that are tried first: those that execute the fewest lines."""
 
-BUDGET = 45.0
+BUDGET = 30.0
 """Seconds that the tests of a fault take where nothing is wrong."""
 
 START, PATIENCE = 60.0, 4
@@ -50,56 +55,46 @@ START, PATIENCE = 60.0, 4
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """Seconds that each test takes, and which tests execute a function of a file."""
+class Executed:
+    """Seconds that each test takes, and which tests execute a line of a file."""
 
     seconds: Mapping[str, float]
-    functions: Mapping[str, Mapping[str, Sequence[str]]]
+    lines: Mapping[str, Mapping[int, Sequence[str]]]
 
     @cached_property
     def breadth(self) -> Counter[str]:
-        """Number of functions that each test executes."""
-        every = (tests for functions in self.functions.values() for tests in functions.values())
+        """Number of lines that each test executes."""
+        every = (tests for lines in self.lines.values() for tests in lines.values())
         return Counter(test for tests in every for test in tests)
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that can see a fault, the most specific first.
+    def attempts(self, mutant: Mutant) -> list[list[str]]:
+        """Two lists of tests: the specific ones, and as many more as the budget allows.
 
-        What is outside of functions is executed once, when it is imported, and what other processes
-        or compiled loops execute is not known: all tests of the module's functions may see these,
-        or of the modules that import it, if it has none.
+        What is outside of functions is executed once, when it is imported, what is remembered in
+        the first test that asks for it, and what other processes or compiled loops execute is not
+        known: all tests of the module may see these, or of the modules that import it.
         """
-        functions = self.functions.get(mutant.path, {})
-        tests = set(functions.get(mutant.function, ())) or self._of_files([mutant.path])
-        tests = tests or self._of_files(imported_by(ROOT, mutant.path, self.functions))
-        return sorted(tests, key=lambda test: (self.breadth[test], test))
+        lines = self.lines.get(mutant.path, {}) if mutant.function else {}
+        near = {test for line in mutant.lines for test in lines.get(line, ())}
+        around = self._of_files([mutant.path]) or self._of_files(
+            imported_by(ROOT, mutant.path, self.lines)
+        )
+        first = sorted(near or around, key=lambda test: (self.breadth[test], test))[:SPECIFIC]
+        more = sorted(
+            (near | around) - set(first), key=lambda test: (test not in near, self.seconds[test])
+        )
+        left = BUDGET
+        chosen = []
+        for test in first + more:
+            if self.seconds[test] <= left:
+                left -= self.seconds[test]
+                chosen.append(test)
+        return [each for each in (chosen[:SPECIFIC], chosen[SPECIFIC:]) if each]
 
     def _of_files(self, paths: Sequence[str]) -> set[str]:
         return {
-            test
-            for path in paths
-            for tests in self.functions.get(path, {}).values()
-            for test in tests
+            test for path in paths for tests in self.lines.get(path, {}).values() for test in tests
         }
-
-    def attempts(self, mutant: Mutant) -> list[list[str]]:
-        """Two lists of tests: the specific ones, and as many more as the budget allows."""
-        tests = self.tests_of(mutant)
-        first, rest = [], []
-        left = BUDGET
-        for test in tests[:SPECIFIC] + sorted(tests[SPECIFIC:], key=self.seconds.__getitem__):
-            if self.seconds[test] <= left:
-                left -= self.seconds[test]
-                (first if len(first) < SPECIFIC else rest).append(test)
-        return [each for each in (first, rest) if each]
-
-
-def product_files(package: str) -> list[str]:
-    """The modules of one of the five packages: of the front door, those that no other one has."""
-    apart = [f":!{each}/*" for each in PACKAGES if each.startswith(f"{package}/")]
-    command = ["git", "ls-files", f"{package}/*.py", *apart]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return listed.stdout.split()
 
 
 def copied(folder: Path) -> Path:
@@ -111,6 +106,7 @@ def copied(folder: Path) -> Path:
         if (ROOT / name).exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    shutil.copy2(LIBRARY, folder / LIBRARY.relative_to(ROOT))
     return folder
 
 
@@ -136,12 +132,8 @@ def pytest_in(folder: Path, *arguments: str, limit: float | None = None) -> int 
         process.wait()
 
 
-def covered() -> Coverage:
+def executed() -> Executed:
     """Run all tests and see what each executes, unless that is known from last time."""
-    if sys.version_info < (3, 12):
-        sys.exit(
-            "benchmarks.house.mutations: needs Python 3.12 or later, which sees what is executed"
-        )
     found = BUILD / "executed"
     if not found.exists():
         with tempfile.TemporaryDirectory(prefix="bfpp-mutations-") as folder:
@@ -152,34 +144,30 @@ def covered() -> Coverage:
             pytest_in(copied(Path(folder) / "tree"), *plugin, *parallel)
             shutil.copytree(records, found)
     seconds: dict[str, float] = {}
-    functions: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for file in found.glob("*.jsonl"):
-        for line in file.read_text().splitlines():
-            test, seconds[test], names = json.loads(line)
-            for name in names:
-                path, _, function = name.partition(": ")
-                functions[path][function].append(test)
-    return Coverage(seconds, functions)
+    for file in found.glob("*.seconds"):
+        seconds |= dict(map(json.loads, file.read_text().splitlines()))
+    lines: defaultdict[str, defaultdict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in found.glob("*.lines"):
+        data = CoverageData(str(file))
+        data.read()
+        for path in data.measured_files():
+            of_file = lines[path.partition("/tree/")[2]]
+            for line, tests in data.contexts_by_lineno(path).items():
+                of_file[line] += [test for test in tests if test in seconds]
+    return Executed(seconds, lines)
 
 
-def verdict(folder: Path, mutant: Mutant, coverage: Coverage) -> str:
-    """`killed`, `survived`, or `unseen` by any test that the coverage knows."""
-    attempts = coverage.attempts(mutant)
+def verdict(folder: Path, mutant: Mutant, known: Executed) -> str:
+    """`killed`, `survived`, or `unseen` by any test that is known."""
+    attempts = known.attempts(mutant)
     if not attempts:
         return "unseen"
     path = folder / mutant.path
     source, times = path.read_bytes(), path.stat()
-    chosen = folder / "chosen.txt"
     try:
         path.write_bytes(mutant.applied(source))
-        for tests in attempts:
-            chosen.write_text("\n".join(tests))
-            limit = START + PATIENCE * sum(map(coverage.seconds.__getitem__, tests))
-            if pytest_in(folder, "-x", f"@{chosen}", limit=limit) != 0:
-                return "killed"
-        return "survived"
+        passed = all(passing(folder, tests, known) for tests in attempts)
+        return "survived" if passed else "killed"
     finally:
         path.write_bytes(source)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -187,76 +175,57 @@ def verdict(folder: Path, mutant: Mutant, coverage: Coverage) -> str:
             compiled.unlink()
 
 
-def require_passing(folders: SimpleQueue[Path], tests: Sequence[str]) -> None:
-    """Stop unless tests pass where no fault is: else each fault would count as killed."""
-    folder = folders.get()
-    (folder / "chosen.txt").write_text("\n".join(tests))
-    if pytest_in(folder, "-x", f"@{folder / 'chosen.txt'}") != 0:
-        sys.exit("benchmarks.house.mutations: tests fail without any fault")
-    folders.put(folder)
+def passing(folder: Path, tests: Sequence[str], known: Executed) -> bool:
+    """Whether tests of a copy pass, and end."""
+    chosen = folder / "chosen.txt"
+    chosen.write_text("\n".join(tests))
+    limit = START + PATIENCE * sum(map(known.seconds.__getitem__, tests))
+    return pytest_in(folder, "-x", f"@{chosen}", limit=limit) == 0
 
 
-def verdicts(package: str, count: int = COUNT, seed: int = SEED) -> dict[str, str]:
-    """The verdict on each fault that is drawn of a package."""
-    coverage = covered()
-    mutants = drawn(ROOT, product_files(package), count, seed)
-    saved = BUILD / f"{package.replace('/', '.')}-{seed}.json"
-    known: dict[str, str] = json.loads(saved.read_text()) if saved.exists() else {}
+def try_again(draw: Draw) -> None:
+    """Try the faults of a draw that are not known as killed."""
+    if not (mutants := draw.untried):
+        return
+    known = executed()
     folders: SimpleQueue[Path] = SimpleQueue()
 
     def tried(mutant: Mutant) -> None:
         folder = folders.get()
-        known[mutant.name] = verdict(folder, mutant, coverage)
-        print(f"{known[mutant.name]:9}{mutant.name} (line {mutant.line})", flush=True)
-        saved.write_text(json.dumps(known, indent=1) + "\n")
+        found = verdict(folder, mutant, known)
+        draw.add(mutant.name, found)
+        print(f"{found:9}{mutant.name} (line {mutant.lines[0]})", flush=True)
         folders.put(folder)
 
-    todo = [
-        each for each in mutants if known.get(each.name) != "killed" and each.name not in excused()
-    ]
     with tempfile.TemporaryDirectory(prefix="bfpp-mutations-") as parent:
         for number in range(WORKERS):
             folders.put(copied(Path(parent) / str(number)))
-        if todo:
-            require_passing(folders, coverage.attempts(todo[0])[0])
+        if not passing(Path(parent) / "0", known.attempts(mutants[0])[0], known):
+            sys.exit("benchmarks.house.mutations: tests fail without any fault")
         with ThreadPoolExecutor(WORKERS) as pool:
-            list(pool.map(tried, todo))
-    return {each.name: known.get(each.name, "undecidable") for each in mutants}
+            list(pool.map(tried, mutants))
 
 
-def excused() -> dict[str, str]:
-    """Faults that no test could decide, each with the reason."""
-    return tomllib.loads(UNDECIDABLE.read_text()) if UNDECIDABLE.exists() else {}
+def run() -> list[Results]:
+    """Try both draws in all five packages: some hours."""
+    titles = ("Mutations: faults that the tests notice", "Other faults, drawn afterwards")
+    return [results(title, *draw) for title, draw in zip(titles, DRAWS, strict=True)]
 
 
-def share(found: Mapping[str, str]) -> dict[str, object]:
-    """A row of the table: faults by verdict, and the share of decidable ones that were killed."""
-    counts = Counter("undecidable" if name in excused() else each for name, each in found.items())
-    decidable = len(found) - counts["undecidable"]
-    return {
-        "faults": len(found),
-        "undecidable": counts["undecidable"],
-        "killed": counts["killed"],
-        "survived": decidable - counts["killed"],
-        "killed of decidable": f"{counts['killed'] / max(decidable, 1):.0%}",
-    }
-
-
-def run() -> Results:
-    """Try faults in all five packages: some hours."""
-    found = {package: verdicts(package) for package in PACKAGES}
+def results(title: str, count: int, seed: int) -> Results:
+    """A table of the packages, and what survived in each."""
+    draws = [Draw(package, count, seed) for package in PACKAGES]
+    for each in draws:
+        try_again(each)
+    possible = sum(len(mutants_in(each.package)) for each in draws)
     return Results(
-        "Faults that the tests notice",
+        title,
         "85 % of the decidable faults of each package",
-        [{"package": package, **share(each)} for package, each in found.items()],
+        [each.row for each in draws],
         [
-            f"{COUNT} faults of each package (seed {SEED}), each tried on tests that execute it.",
-            *(
-                f"Survived: `{name}`"
-                for each in found.values()
-                for name, end in each.items()
-                if end != "killed" and name not in excused()
-            ),
+            f"{count} of each package's faults, {possible:,} in all (seed {seed}).",
+            "Each was tried on tests that execute what it is in, until one failed.",
+            *(f"Survived: `{name}`" for each in draws for name in each.survivors),
         ],
     )
 
@@ -266,12 +235,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.house.mutations", description=__doc__
     )
+    count, seed = DRAWS[0]
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", default=PACKAGES)
-    parser.add_argument("--count", type=int, default=COUNT, metavar="N", help="faults a package")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="which are drawn")
+    parser.add_argument("--count", type=int, default=count, metavar="N", help="faults a package")
+    parser.add_argument("--seed", type=int, default=seed, metavar="N", help="which are drawn")
     options = parser.parse_args()
     for package in options.packages:
-        print(package, share(verdicts(package, options.count, options.seed)))
+        draw = Draw(package, options.count, options.seed)
+        try_again(draw)
+        print(draw.row)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 import bfpp
 from benchmarks.helpers.programs import MODEL
+from bfpp.api.jobs import require_torch
 from bfpp.traces.formats.timeline_json import read_timeline
 from tests.helpers.run_program import run_here
 
@@ -114,6 +115,17 @@ def test_devices_that_are_not_here(
 
 
 @pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize(("asked", "level"), [(None, "FATAL"), ("INFO", "INFO")])
+def test_torchs_own_log_is_silent_unless_it_is_asked_for(
+    asked: str | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    if asked:
+        monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", asked)
+    require_torch()
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == level
+
+
 def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     record = run_here(capsys, *SMALL, *LOCAL, "--verify", "--json").record
     assert record.keys() == KEYS | VERIFIED

@@ -200,6 +200,21 @@ def test_megatron_divides_and_cuts_alike():
     assert "--pipeline-model-parallel-layout" not in even
 
 
+@pytest.mark.parametrize(
+    ("kv_heads", "groups"), [(None, None), (32, None), (8, ["8"]), (1, ["1"])], ids=str
+)
+def test_heads_are_groups_where_they_share_keys(kv_heads, groups):
+    """A group of one head is no group: Megatron-LM's own flags have none then."""
+    model = replace(load_model("llama3-8b"), layers=8, heads=32, kv_heads=kv_heads)
+    flags = flags_of(DENSE.changed(model=model))
+    assert flags["--num-attention-heads"] == ["32"]
+    assert flags.get("--num-query-groups") == groups
+    assert ("--group-query-attention" in flags) == (groups is not None)
+    latents = flags_of(SPARSE.changed(model=replace(SPARSE.transformer, kv_heads=kv_heads)))
+    assert "--multi-latent-attention" in latents
+    assert latents.keys().isdisjoint({"--num-query-groups", "--group-query-attention"})
+
+
 def test_torchtitan_takes_the_same_batch():
     for values in ({}, {"pp": 1, "dp": 4}, {"microbatch_size": 2}):
         experiment = DENSE.changed(**values)

@@ -48,6 +48,21 @@ def test_all_forms_of_a_job_are_the_same_experiment(bfpp: Bfpp) -> None:
     assert any("4 GPUs" in each or "2 GPUs" in each for each in records[1]["assumed"])
 
 
+def test_tables_beside_the_flags_of_a_functional_test_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfpp: Bfpp
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    beside = "ENV_VARS:\n  CUDA_DEVICE_MAX_CONNECTIONS: 1\nTEST_TYPE: regular\nMODE:\nOURS: 1\n"
+    Path("job.yaml").write_text(f"{beside}{YAML}")
+    ignored = json.loads(bfpp("simulate --json job.yaml")[1])["ignored"]
+    assert [(each["name"], each["value"], each["matters"]) for each in ignored] == [
+        ("ENV_VARS.CUDA_DEVICE_MAX_CONNECTIONS", "1", False),
+        ("TEST_TYPE", "regular", False),
+        ("MODE", "", False),
+        ("OURS", "", True),
+    ]
+
+
 @pytest.mark.usefixtures("files")
 def test_the_table_says_what_was_left_out(bfpp: Bfpp) -> None:
     code, out, error = bfpp("simulate train.sh")

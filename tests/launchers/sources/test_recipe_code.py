@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.published_models import ALIKE, SIZES, published_model
-from bfpp.launchers.sources.recipe_code import filled
+from bfpp.launchers.sources.recipe_code import DEEPEST, filled
 from bfpp.schedules import InvalidConfiguration
 from tests.helpers.launch_recipe import NAME, RECIPE
 
@@ -67,6 +68,22 @@ def test_what_is_no_recipe_is_refused(
     Path("f.py").write_text(f"import megatron.bridge\n\n\ndef f():\n    {body}\n")
     with pytest.raises(InvalidConfiguration, match=reason):
         filled("f.py", "f")
+
+
+@pytest.mark.parametrize("between", [DEEPEST - 2, DEEPEST - 1])
+def test_functions_are_followed_as_deep_as_is_said(
+    between: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe's own function calls others, which are the last that are followed, or too deep."""
+    monkeypatch.chdir(tmp_path)
+    names = [*(f"f{number}" for number in range(between + 1)), NAME]
+    calls = (f"\n\ndef {one}():\n    return {other}()\n" for one, other in pairwise(names))
+    Path("deep.py").write_text(RECIPE + "".join(calls))
+    if between < DEEPEST - 1:
+        assert read_launch_file("deep.py:f0").experiment.pp == 2
+    else:
+        with pytest.raises(InvalidConfiguration, match="returns no configuration that is plain"):
+            read_launch_file("deep.py:f0")
 
 
 PARAMETERS = {
