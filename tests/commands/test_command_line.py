@@ -414,6 +414,32 @@ def test_every_option_says_what_it_is_for_and_what_it_takes():
             assert action.metavar or action.choices or action.nargs == 0 or hidden, named
 
 
+PIPELINE = ["pipeline", "communication"]
+COSTS = ["abstract costs, in seconds", "physical costs", "measured costs"]
+HOST = ["model and data", "devices", "processes"]
+GROUPS = {
+    "simulate": [*PIPELINE, *COSTS, "pictures", "files for other tools"],
+    "compare": [*PIPELINE, *COSTS, "pictures"],
+    "explain": [*PIPELINE, *COSTS, "comparisons, each explained cause by cause", "jobs"],
+    "schedule": [*PIPELINE, *COSTS],
+    "experiment": [*PIPELINE, *COSTS],
+    "orders": PIPELINE,
+    "check": PIPELINE,
+    "run": [*PIPELINE, *HOST, "training", "output"],
+    "calibrate": HOST,
+    "export": ["output"],
+    "show": ["pictures", "files for other tools"],
+    "diff": ["pictures"],
+}
+
+
+def test_help_has_the_same_groups_in_the_same_order_wherever_they_are():
+    for command in all_commands()[1]:
+        groups = [each.title for each in command._action_groups if each._group_actions]
+        own = [title for title in groups if title not in ("positional arguments", "options")]
+        assert own == GROUPS.get(command.prog.removeprefix("bfpp "), []), command.prog
+
+
 # Files
 
 

@@ -27,6 +27,7 @@ from bfpp.traces.formats.perfetto_reading import read_perfetto
 from bfpp.traces.formats.perfetto_writing import write_perfetto
 from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
+from bfpp.traces.profiles.profile import MalformedTrace
 from bfpp.traces.timeline.timeline import Timeline
 from tests.helpers.measured import executed
 from tests.helpers.strategies import graphs
@@ -239,6 +240,20 @@ def test_what_is_no_step_is_refused_in_a_line(bfpp, tmp_path, text):
     assert code == 2
     assert REFUSED[text] in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["ts", "dur"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_time_is_at_most_a_million_million_seconds(name, sign):
+    def of(microseconds):
+        event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1}
+        return {"traceEvents": [event | {"ts": 0, "dur": 0} | {name: sign * microseconds}]}
+
+    [read] = read_kineto(of(1e18)).operators
+    assert (read.start if name == "ts" else read.end) == sign * 1e12
+    for microseconds in (1.0001e18, float("inf"), float("nan")):
+        with pytest.raises(MalformedTrace, match="is no time in microseconds"):
+            read_kineto(of(microseconds))
 
 
 def test_orders_of_other_passes_are_refused(bfpp, tmp_path):
