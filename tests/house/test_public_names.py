@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import json
 import re
@@ -21,6 +22,28 @@ def test_every_public_name_is_there_and_has_an_example():
     assert sorted(bfpp.__all__) == bfpp.__all__
     for name in bfpp.__all__:
         assert ">>> " in getattr(bfpp, name).__doc__, name
+
+
+def test_packages_have_what_they_hand_on():
+    """Where `__all__` is written out; the front door's is read from its stub."""
+    files = [each for each in (ROOT / "bfpp").rglob("*.py") if "\n__all__ = [" in each.read_text()]
+    assert len(files) > 5
+    for file in files:
+        bound, told = set(), []
+        for node in ast.parse(file.read_text()).body:
+            match node:
+                case ast.ImportFrom():
+                    bound |= {each.asname or each.name for each in node.names}
+                case ast.FunctionDef() | ast.ClassDef():
+                    bound.add(node.name)
+                case ast.Assign(targets=[ast.Name(id="__all__")]):
+                    told = ast.literal_eval(node.value)
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(name)):
+                    bound.add(name)
+        package = ".".join(file.relative_to(ROOT).parent.parts)
+        for name in {*told} - bound:  # which is loaded when it is asked for
+            assert hasattr(import_module(package), name), file
+        assert len({*told}) == len(told) > 0, file
 
 
 @pytest.mark.parametrize(

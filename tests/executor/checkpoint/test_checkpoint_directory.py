@@ -213,6 +213,12 @@ def test_a_lock_that_is_no_file_of_its_own_is_refused(kind: str, tmp_path: Path)
     )
 
 
+def test_a_directory_is_made_with_those_above_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        require_usable(tmp_path / "runs" / "today" / "saved")
+        assert [*(tmp_path / "runs" / "today" / "saved").iterdir()] == []
+
+
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="file/saved: Not a directory"):

@@ -74,6 +74,19 @@ def test_a_host_that_knows_its_name_as_its_own_is_reached_by_others(
     assert missing(several, None)[GLOO] == "lo"
 
 
+@pytest.mark.parametrize(("has_loopback", "interface"), [(True, "lo"), (False, "eth7")])
+def test_processes_of_one_host_meet_where_no_other_can_come(
+    has_loopback: bool, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever address of its own the launcher names; another one if there is nothing else."""
+    within = [("lo", b"\x7f\0\0\1", network.LOOPBACK)] if has_loopback else []
+    monkeypatch.setattr(network, "_addresses", lambda: [*within, ("eth7", b"\x0a\0\0\1", 0)])
+    monkeypatch.setattr(network, "_local_addresses", lambda host: [LOCAL[host]])
+    alone = {**JOINED, "MASTER_ADDR": "second", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    assert missing(alone, None)[GLOO] == interface
+    assert missing(alone | {"LOCAL_WORLD_SIZE": "1"}, None)[GLOO] == "eth7"
+
+
 LOCAL = {"first": b"\x7f\0\0\1", "second": b"\x0a\0\0\1", network.ELSEWHERE: b"\x0a\0\0\2"}
 
 

@@ -34,9 +34,9 @@ def recurs(slow: list[int], steps: list[int]) -> tuple[Recurrence, int | None]:
     ],
 )
 def test_slow_steps_are_persistent_periodic_or_random(slow, steps, expected):
-    """The last two: of 16 steps, 4 have one residue by chance 1 / 1820 times; 91 residues are tried.
+    """The last two: 4 of 16 steps have one residue once in 1820 times, of 15 once in 1365.
 
-    That is 5 %, the most that counts as no chance; of 15 steps, it is 1 / 1365 times.
+    With the 91 residues that are tried that is 5 %, the most that is no chance, and 7 %.
     """
     assert recurs(slow, steps) == expected
 
