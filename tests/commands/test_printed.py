@@ -195,3 +195,54 @@ def test_what_is_printed(
     code, out, error = bfpp(COMMANDS[name])
     assert (code, error) == (0, "")
     require_golden(f"printed/{name}.txt", out)
+
+
+WHAT_IF = """\
+With backward=3: step time +28.92%, by cause on the mean rank
+cause                 difference
+────────────────────────────────
+compute                     +2 s
+drain                    +500 ms
+other ranks' compute     +500 ms
+step time                   +3 s
+
+With optimizer=0.0625: step time -0.60%, by cause on the mean rank
+cause      difference
+─────────────────────
+optimizer    -62.5 ms
+step time    -62.5 ms
+
+With transfer=x1: step time +0.00%, by cause on the mean rank
+cause      difference
+─────────────────────
+step time        +0 s
+
+"""
+"""Backward passes of 3 s are `MEAN_RANKS`; the optimizer is the last thing on both ranks."""
+
+
+def test_what_if_is_a_table_of_what_changes(bfpp: Run) -> None:
+    sets = "--set backward=3 --set optimizer=0.0625 --set transfer=x1"
+    code, out, _ = bfpp(f"explain {words()} {sets}")
+    assert code == 0
+    told = "".join(f"{line.rstrip()}\n" for line in out.splitlines())
+    assert told.endswith(f"\n\n{WHAT_IF}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (2, 2, "first (compiled) and second (compiled) steps take as long: 10.38 s."),
+        (2, 3, "a step takes 10.38 s: 22.4% less than second (compiled) (13.38 s)."),
+        (3, 2, "a step takes 13.38 s: 28.9% more than second (compiled) (10.38 s)."),
+    ],
+)
+def test_the_page_of_a_difference_says_it_in_a_sentence(
+    bfpp: Run, first: int, second: int, sentence: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for file, seconds in (("first", first), ("second", second)):
+        bfpp(f"simulate {words(backward=seconds)} --timeline {file}.json")
+    assert bfpp("diff first.json second.json --html page.html")[0] == 0
+    assert sentence in Path("page.html").read_text()

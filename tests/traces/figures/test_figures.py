@@ -153,3 +153,22 @@ def test_a_narrow_figure_has_rows_instead_of_small_letters(kind: str) -> None:
         assert all(float(each.get("font-size", 9)) >= 5 for each in root.iter())
         sizes[points] = float(root.attrib["height"].removesuffix("pt"))
     assert sizes[238.0] > 1.5 * sizes[720.0]
+
+
+@pytest.mark.parametrize(
+    ("points", "bands"),
+    [
+        (None, [("40", "200"), ("250", "410")]),  # eight columns of 20, 34 for names, 16 between
+        (720.0, [("40", "200"), ("250", "410")]),
+        (300.0, [("40", "142"), ("192", "294")]),  # to the edge, 6 from the end
+        (238.0, [("40", "200"), ("40", "200")]),  # below one another
+        (150.0, [("40", "144"), ("40", "144")]),
+    ],
+)
+def test_columns_of_placements_are_as_wide_as_there_is_room_and_no_wider(
+    points: float | None, bands: list[tuple[str, str]]
+) -> None:
+    placements = [("one", Layout(2, 1, units_per_stage=4)), ("two", Layout(2, 1, 4))]
+    drawn = svg_placements(placements, points)
+    first_of_each = re.findall(r'fill="#eef0f3" d="M([\d.]+) [\d.]+H([\d.]+)V', drawn)
+    assert first_of_each == bands
