@@ -7,12 +7,21 @@ import pickle
 import pytest
 
 from bfpp.executor.dispatch.dispatch import KERNELS
+from bfpp.schedules import Communication
+from bfpp.schedules.operations import data
 from bfpp.schedules.operations.operations import (
     BUILT_IN,
     OPERATIONS,
     Table,
+    collectives,
+    compute_steps,
     declare,
+    enders,
+    of_scope,
     operation_named,
+    readers,
+    transfers,
+    writers,
 )
 from bfpp.schedules.operations.row import Row, Scope
 from bfpp.sim.costs.prices import PRICES
@@ -28,6 +37,55 @@ def test_operations_have_a_name_and_a_code() -> None:
         assert pickle.loads(pickle.dumps(operation)) is operation
     with pytest.raises(ValueError, match="there is an operation FORWARD already"):
         declare("FORWARD", Row("forward", Scope.CELL))
+
+
+def names(operations) -> str:
+    return " ".join(each.name.lower() for each in operations)
+
+
+# fmt: off
+DATA = {  # what happens to it in a step: who writes it, who reads it, who consumes it
+    data.OUTPUT: ("forward", "forward", ""),
+    data.SAVED: ("forward", "backward backward_input offload", "backward backward_weight"),
+    data.OFFLOADED: ("offload", "reload", "reload"),
+    data.RELOADED: ("reload", "backward backward_input", ""),
+    data.INPUT_GRADIENT: ("backward backward_input", "backward backward_input", ""),
+    data.HALVED: ("backward_input", "backward_weight", "backward_weight"),
+    data.WEIGHTS: ("gather", "forward backward backward_input backward_weight", "optimizer"),
+    data.GRADIENTS: ("backward backward_weight", "", "reduce"),
+    data.REDUCED: ("reduce", "optimizer norm all_reduce tied_all_reduce", ""),
+    data.REPLICATED: ("all_reduce", "optimizer norm tied_all_reduce", ""),
+    data.TIED_GRADIENTS: ("tied_all_reduce", "optimizer norm", ""),
+    data.NORM_OF_RANK: ("norm", "optimizer", ""),
+}
+COLLECTIVES = {  # the norm of unsharded gradients needs no other replica
+    Communication("none", clipping=True): "gather reduce all_reduce",
+    Communication("partial", clipping=True): "gather reduce norm all_reduce",
+    Communication("full", hybrid=True): "gather reduce norm all_reduce",
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("datum", DATA, ids=lambda datum: datum.name)
+def test_who_writes_reads_and_consumes(datum: data.Datum) -> None:
+    told = writers(datum), readers(datum), enders(datum)
+    assert tuple(map(names, told)) == DATA[datum]
+
+
+def test_operations_by_what_they_are() -> None:
+    assert names(transfers()) == "transfer_activations transfer_gradients"
+    assert names(compute_steps()) == "forward backward backward_input backward_weight"
+    scopes = {str(scope): names(of_scope(scope, BUILT_IN)) for scope in Scope}
+    assert scopes["unit"] == "gather reduce all_reduce"
+    assert scopes["ends"] == "tied_all_reduce"
+    assert scopes["rank"] == "optimizer norm"
+    others = {name for scope in ("unit", "ends", "rank") for name in scopes[scope].split()}
+    assert {*scopes["cell"].split()} == {*names(BUILT_IN).split()} - others
+
+
+@pytest.mark.parametrize("communication", COLLECTIVES, ids=lambda each: str(each.sharding))
+def test_what_replicas_do_together(communication: Communication) -> None:
+    assert names(collectives(communication)) == COLLECTIVES[communication]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=["traced", "prices", "kernels"])
