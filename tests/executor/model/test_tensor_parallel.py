@@ -20,7 +20,7 @@ from bfpp.executor.model.parallel.exchange import (
     ThreadExchange,
     ThreadShards,
 )
-from bfpp.executor.model.parallel.layers import divide, divided_loss
+from bfpp.executor.model.parallel.layers import by_vocabulary, divide, divided_loss
 from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.model.transformer.corpus import IGNORED
 from bfpp.executor.model.transformer.transformer import (
@@ -173,3 +173,29 @@ def test_what_cannot_be_divided_is_refused() -> None:
             OutputHead(replace(SIZES["plain"], head_layers=1)),
             replace(region, is_sequence_parallel=True),
         )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ranks", "parts"),
+    [
+        (4, 4, [1, 1, 1, 1]),
+        (5, 3, [2, 2, 1]),
+        (8, 3, [3, 3, 2]),
+        (3, 4, None),
+        (4, 3, None),  # two ranks have two each
+        (9, 4, None),  # three ranks have three each
+    ],
+)
+def test_tokens_are_divided_while_each_rank_has_some(
+    tokens: int, ranks: int, parts: list[int] | None
+) -> None:
+    def part(rank: int) -> int:
+        whole = nn.Embedding(tokens, 2)
+        by_vocabulary(whole, Region(ThreadShards(ThreadExchange(ranks), rank)))
+        return len(whole.weight)
+
+    if parts is None:
+        with pytest.raises(InvalidConfiguration, match=f"{ranks} ranks cannot divide {tokens}"):
+            part(0)
+    else:
+        assert [*map(part, range(ranks))] == parts

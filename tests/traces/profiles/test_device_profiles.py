@@ -81,6 +81,18 @@ def test_waits_and_the_hosts_operators_are_no_activities():
     assert found.streams == ["1/1", "0/7"]
 
 
+def test_the_host_is_seen_from_its_first_range_to_its_last(tmp_path):
+    ranges = [(20, 30), (5, 90), (40, 50)]
+    events = [event("cpu_op", "aten::mm", *span) for span in ranges]
+    by_torch = read_kineto_activities(device_trace([*events, *events_of(Ran(COMPUTE, 60, 95))]))
+    named = [Named("part", 1000 * begin, 1000 * end) for begin, end in ranges]
+    seen = Seen(0, named, [Kernel("gemm", 55_000, 60_000, 95_000)])
+    [by_nsight] = read_nsight_activities(write_nsight(tmp_path / "own.sqlite", [seen]))
+    for profile in (by_torch, by_nsight):  # moments begin at 0, where the host's do
+        assert profile.host == pytest.approx((0, 85e-6))
+        assert (profile.start[0], profile.end[0]) == pytest.approx((55e-6, 90e-6))
+
+
 def test_nsight_and_torch_say_the_same_of_the_same_kernels(tmp_path):
     ran = [Ran(COMPUTE, 10, 20, 7, 1), Ran(COMMUNICATION, 15, 30, 7, 2), Ran(COMPUTE, 40, 45, 7, 3)]
     steps = Named("step 3", 0, 50_000)
