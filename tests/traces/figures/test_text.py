@@ -11,8 +11,10 @@ import pytest
 from rich.text import Text
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules.operations.operations import BUILT_IN
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.simpy_engine import simulate
+from bfpp.traces.explain.looks import LOOKS
 from bfpp.traces.figures.appearance import fill
 from bfpp.traces.figures.terminal import text
 from bfpp.traces.timeline.timeline import Timeline
@@ -261,3 +263,26 @@ def test_micro_batches_without_room_for_their_numbers_are_told_apart():
     assert line.startswith("0123456789" + 7 * forward)
     assert line.endswith("".join(2 * backward[number % 2] for number in range(10, 24)))
     assert "- _ forward, no room" in drawn
+
+
+# fmt: off
+MARKS = {  # micro-batch 0, what follows it where there is more room, and what stands for it
+    "FORWARD": ("0 ", "-", "-_"), "BACKWARD": ("[0]", " ", "=:"),
+    "BACKWARD_INPUT": ("[0]", " ", "=:"), "BACKWARD_WEIGHT": ("{0}", " ", "~,"),
+    "TRANSFER_ACTIVATIONS": (">0 ", "-", ">"), "TRANSFER_GRADIENTS": ("<0 ", "-", "<"),
+    "GATHER": ("(0)", " ", "^"), "REDUCE": ("<0>", " ", "v"), "ALL_REDUCE": ("&0&", " ", "&"),
+    "TIED_ALL_REDUCE": ("=0=", " ", "%"), "OPTIMIZER": ("0", " ", "*"), "NORM": ("0", " ", "+"),
+    "EXPERT_DISPATCH": ("/0/", " ", "/"), "EXPERT_COMBINE": ("\\0\\", " ", "\\"),
+    "OFFLOAD": ("'0'", "'", "'"), "RELOAD": (".0.", ".", "."),
+}
+# fmt: on
+
+
+def test_marks_of_operations_are_of_one_character_each():
+    marks = {each.name: LOOKS[each].mark for each in BUILT_IN}
+    assert {
+        name: (f"{mark.before}0{mark.after}", mark.padding, mark.unlabelled)
+        for name, mark in marks.items()
+    } == MARKS
+    for before, padding, after, _ in marks.values():
+        assert (len(before) <= 1, len(padding), len(after) <= 1) == (True, 1, True)
