@@ -125,10 +125,9 @@ def test_a_package_has_its_own_faults_alone():
     assert all(each.path.startswith("bfpp/traces/") for each in mutants_in("bfpp/traces").values())
 
 
-def test_reasons_are_of_faults_that_are_there():
-    there = {name for package in draws.PACKAGES for name in mutants_in(package)}
-    assert draws.undecidable().keys() <= there
-    assert all(len(reason) > 20 for reason in draws.undecidable().values())
+def test_what_no_test_decides_has_a_reason():
+    assert all(name.startswith("bfpp/") and " -> " in name for name in draws.undecidable())
+    assert all(len(reason.split()) > 5 for reason in draws.undecidable().values())
 
 
 MUTANT = Mutant("a.py", "f", range(3, 5), 0, "", "")

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bfpp.executor.model.model import drawing
 from bfpp.executor.model.parallel.exchange import (
@@ -20,7 +21,12 @@ from bfpp.executor.model.parallel.exchange import (
     ThreadExchange,
     ThreadShards,
 )
-from bfpp.executor.model.parallel.layers import by_vocabulary, divide, divided_loss
+from bfpp.executor.model.parallel.layers import (
+    by_vocabulary,
+    divide,
+    divided_loss,
+    vocabulary_loss,
+)
 from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.model.transformer.corpus import IGNORED
 from bfpp.executor.model.transformer.transformer import (
@@ -156,6 +162,23 @@ def test_divided_layers_in_processes() -> None:
     assert found is not None
     for each in found:
         require_plain(SIZES["plain"], each)
+
+
+@pytest.mark.parametrize("shift", [0.0, 600.0, -600.0])
+def test_the_loss_of_divided_scores_is_finite_wherever_they_are(shift: float) -> None:
+    """In single precision, exp(600) is none."""
+    scores = torch.tensor([[[3.0, -2.0, 1.0, 0.5], [-1.0, 0.25, 2.0, 2.5]]]) + shift
+    targets = torch.tensor([[1, 2]])
+    expected = functional.cross_entropy(scores[0].double(), targets[0])
+    meeting = ThreadExchange(2)
+
+    def loss(rank: int) -> Tensor:
+        own = scores[..., 2 * rank : 2 * rank + 2]
+        return vocabulary_loss(own, targets, Region(ThreadShards(meeting, rank)))
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(loss, range(2)):
+            assert found.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_what_is_not_summed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
