@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,23 @@ def test_others_read_our_chakra_traces(schema):
                 assert node.type == chakra.COMPUTES
     # Each dependency is in the file of the rank that runs both tasks.
     assert seen == {number: set(graph.task(number).dependencies) for number in range(len(graph))}
+
+
+def test_moments_count_from_the_first_start(schema):
+    """Of a step on a clock that began 4 s before it: files of others begin at 0 all the same."""
+    timeline = simulated("1f1b", Layout(3, 4))
+    late = replace(timeline, start=timeline.start + 4, end=timeline.end + 4)
+    assert late.first_start == 4
+    moments = [
+        [
+            [(node.start_time_micros, node.duration_micros) for node in nodes]
+            for _, nodes in (read_by_others(data, schema) for _, data in chakra.chakra_files(each))
+        ]
+        for each in (timeline, late)
+    ]
+    assert moments[0] == moments[1]
+    assert moments[0][0][0] == (0, 1_000_000)
+    assert [*kineto_files(late)] == [*kineto_files(timeline)]
 
 
 def test_what_others_wrote_by_that_schema_is_refused(bfpp, schema, tmp_path):
