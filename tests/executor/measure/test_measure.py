@@ -222,14 +222,32 @@ def record(bfpp):
     return run
 
 
+# fmt: off
+COLUMNS = {  # beside the kind, and what is predicted
+    "streaming": {"name", "bytes", "seconds"},
+    "product": {"name", "precision", "batch", "rows", "columns", "depth", "seconds"},
+    "attention": {
+        *("library", "backward", "batch", "heads", "kv_heads", "sequence", "width", "causal"),
+        "seconds",
+    },
+    "host": {"pass", "kernels", "seconds"},
+    "dispatch": {"activations", "kernels", "tasks", "seconds"},
+    "sustained": {"flops", "windows"},
+}
+# fmt: on
+
+
 def test_a_cpu_is_measured(tmp_path, monkeypatch, record):
     microbenchmarks = pytest.importorskip("bfpp.executor.measure")
     quick = replace(microbenchmarks.ON_CPU, repetitions=3, launches=2, steps=1)
     monkeypatch.setattr(microbenchmarks, "ON_CPU", quick)
     out = tmp_path / "mine.toml"
     found = record("measure", "--device", "cpu", "--like", "dgx-a100", "--out", out)
-    kinds = {row["kind"] for row in found["measurements"]}
-    assert kinds == {"streaming", "product", "host", "dispatch", "attention", "sustained"}
+    rows = found["measurements"]
+    assert {row["kind"] for row in rows} == COLUMNS.keys()
+    for row in rows:
+        assert row.keys() - {"kind", "predicted_over_measured"} == COLUMNS[row["kind"]], row["kind"]
+    assert {row["pass"] for row in rows if row["kind"] == "host"} == {"forward", "backward"}
     assert all(row["seconds"] > 0 for row in found["measurements"] if "seconds" in row)
     cluster = load_cluster(str(out))
     values = {each["name"]: each["value"] for each in found["constants"]}
