@@ -176,10 +176,10 @@ def test_passes_of_an_evaluation_may_be_compiled_as_long_as_others(limit: float 
     for worker.plan in (plan, plan.evaluating):
         with _observed(context, limit, worker.plan.graph.task(0), worker):
             (doing,) = context.watch.heartbeat().computing
-            assert doing.activity.limit == limit
-            told = str(worker.plan.graph.task(0))
-            evaluates = worker.plan is plan.evaluating
-            assert doing.activity.words == (f"evaluation: {told}" if evaluates else told)
+        assert doing.activity.limit == limit
+        told = str(worker.plan.graph.task(0))
+        evaluates = worker.plan is plan.evaluating
+        assert doing.activity.words == (f"evaluation: {told}" if evaluates else told)
 
 
 @pytest.mark.parametrize("seed", range(8))
