@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -273,6 +274,19 @@ def test_attention_without_a_kernel_is_left_out_and_without_memory_is_not(monkey
     raises(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         [*kernels.attention(clock, design)]
+
+
+def test_each_exchange_of_each_size_is_timed():
+    pytest.importorskip("torch")
+    measured = import_module("bfpp.executor.measure.collectives")
+    launch = import_module("bfpp.executor.processes").launch
+    sizes = (256, 4096)
+    rows = launch(measured.collectives, measured.Exchanges(sizes, False, 1), 2)
+    assert [(row["kind"], row.get("name"), row.get("members"), row["bytes"]) for row in rows] == [
+        *(("collective", name, 2, size) for name in measured.COLLECTIVES for size in sizes),
+        *(("transfer", None, None, size) for size in sizes),
+    ]
+    assert all(0 < row["seconds"] < 1 for row in rows)
 
 
 @pytest.mark.slow
