@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bfpp.options.profiles import as_toml
 from bfpp.schedules import InvalidConfiguration, Operation
 from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.presets import file_kinds
 from bfpp.sim.presets.numbers import LARGEST, LARGEST_COUNT, LEAST, real, whole
 from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.number_types import seconds, whole_number
@@ -62,6 +63,34 @@ KINDS = {
     "simulate gpipe --model machine.toml --cluster dgx-h100": "--model: machine is a profile",
     "models constants.toml": "NAME|FILE: constants is a file of constants, from bfpp fit, not",
 }
+
+
+MARKS = {  # what a file begins with, and keys that no other kind has
+    file_kinds.PROFILE: ("bfpp machine profile 1", ["passes", "channels", "dispatch"]),
+    file_kinds.CONSTANTS: ("bfpp constants 1", ["clusters", "implementations"]),
+    file_kinds.CLUSTER: (
+        "bfpp cluster 1", ["gpus_per_node", "intra_node", "inter_node", "levels", "like"],
+    ),
+    file_kinds.MODEL: ("", ["hidden", "heads", "vocabulary"]),
+    file_kinds.EXPERIMENT: ("bfpp experiment 1", ["schedule"]),
+    file_kinds.SEARCH: ("bfpp search 1", ["gpus"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MARKS, ids=lambda kind: kind.title)
+def test_one_mark_tells_what_a_file_is(kind):
+    said, keys = MARKS[kind]
+    tables = [{key: 1} for key in keys] + ([{"format": said}] if said else [])
+    for table in tables:
+        file_kinds.require_kind("--it", "its file", table, kind)
+        for other in MARKS.keys() - {kind}:
+            with pytest.raises(InvalidConfiguration) as refused:
+                file_kinds.require_kind("--it", "its file", table, other)
+            said_of_it = f"its file is {kind.title}, not {other.title}; {kind.takers}"
+            assert refused.value.reason == said_of_it
+    later = {"format": "bfpp cluster 2", **dict.fromkeys(keys, 1)}
+    with pytest.raises(InvalidConfiguration, match="the format 'bfpp cluster 2' is not"):
+        file_kinds.require_kind("--it", "its file", later, kind)
 
 
 @pytest.mark.parametrize(("line", "reason"), KINDS.items())

@@ -195,3 +195,20 @@ def test_how_a_process_ended(status: int, how: str) -> None:
     diagnosis = diagnose_exit(state(heartbeat(0, lane(RECEIVE), lane(BACKWARD))), 0, status)
     expected = "last seen in step 12, in backward of stage 3, micro-batch 1"
     assert diagnosis.message == f"rank 0 (process 0) {how}, {expected}"
+
+
+@pytest.mark.parametrize(
+    ("lanes", "told"),
+    [
+        ([lane(BACKWARD)], "in backward of stage 3, micro-batch 1"),
+        ([lane(RECEIVE)], "in receive of stage 2"),
+        ([lane(RECEIVE), lane(BACKWARD)], "in backward of stage 3, micro-batch 1"),
+        ([lane(BACKWARD, busy=False), lane(RECEIVE)], "in receive of stage 2"),
+        ([lane(SEND, busy=False)], "after send of stage 2"),
+        ([], "before its first task"),
+    ],
+)
+def test_where_a_process_was_last_seen(lanes: list[LaneState], told: str) -> None:
+    """In what it computes, or else in what it waits, or else after what it did."""
+    diagnosis = diagnose_exit(state(heartbeat(0, *lanes)), 0, -9)
+    assert diagnosis.message.endswith(f"was killed by SIGKILL, last seen in step 12, {told}")
