@@ -12,9 +12,7 @@ from bfpp.executor.processes.watch.diagnosis import (
     diagnose_exit,
     diagnosis_from_json,
 )
-from bfpp.executor.processes.watch.heartbeats import (
-    LaneState,
-)
+from bfpp.executor.processes.watch.heartbeats import LaneState
 from bfpp.executor.processes.watch.stacks import stacks
 from tests.helpers.heartbeats import (
     BACKWARD,
