@@ -62,6 +62,21 @@ def test_no_cut_beats_the_bound_of_any(split: bool, sharding: str, spans: bool) 
     assert 0.75 * min(passes) < min(of_passes) <= max(of_passes) <= min(passes)
 
 
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("microbatches", [2, 8])
+def test_where_stages_turn_back_no_cut_beats_the_mean_of_all_work(
+    split: bool, microbatches: int
+) -> None:
+    """All layers and both ends are on some rank, whatever the cut; the optimizer comes after."""
+    given = experiment(2, microbatches, dp=2)
+    [board] = boards(given, "vee", split=split)
+    problem = problem_of(board, memory_of(board.experiment, 9.0, None))
+    bound = bound_of_any_cut(given.require_physical(), problem, Sharding.NONE)
+    mean = microbatches * problem.seconds.sum() / 2
+    assert bound.by == "the mean of all ranks' work"
+    assert mean < bound.seconds <= mean + problem.after.mean()
+
+
 @pytest.mark.parametrize(
     ("loops", "objective"), [(1, "step"), (2, "step"), (2, "period"), (1, "robustness")]
 )
