@@ -433,6 +433,14 @@ def test_executors_do_the_same_work(name, tmp_path, monkeypatch, outcomes):
     }
 
 
+@pytest.mark.parametrize(("name", "package"), [("slurm", "submitit"), ("dask", "distributed")])
+def test_an_executor_names_the_package_that_it_lacks(name, package, monkeypatch):
+    monkeypatch.setattr("bfpp.sim.search.workers.find_spec", {package: None}.__getitem__)
+    reason = f"executor: {name} needs the package {package}$"
+    with pytest.raises(InvalidConfiguration, match=reason), executor(name, 1):
+        pass
+
+
 @pytest.fixture
 def command(tmp_path, monkeypatch):
     """A search small enough to run here, in this process."""
