@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from benchmarks.house import draws
+from benchmarks.house import draws, mutations
 from benchmarks.house.draws import Draw, mutants_in
 from benchmarks.house.mutants import Mutant, mutants_of
 from benchmarks.house.mutations import BUDGET, SPECIFIC, Executed
@@ -116,6 +116,19 @@ def test_the_share_leaves_out_what_no_test_decides(kept, monkeypatch):
         "survived": 2,
         "killed of decidable": "50%",
     }
+
+
+def test_a_table_of_what_is_known_tries_nothing_again(kept, monkeypatch):
+    monkeypatch.setattr(mutations, "PACKAGES", [kept.package])
+    monkeypatch.setattr(mutations, "executed", None)
+    one, *others = kept.verdicts
+    monkeypatch.setattr(draws, "undecidable", lambda: {one: "the same"})
+    for name in others:
+        kept.add(name, "killed")
+    table = mutations.results("Faults", kept.count, kept.seed, "They were drawn")
+    assert table.rows == [kept.row]
+    assert table.remarks[0].startswith("5 of each package's faults, ")
+    assert table.remarks[-1] == "They were drawn."  # and nothing survived
 
 
 def test_a_package_has_its_own_faults_alone():
