@@ -1,8 +1,9 @@
-"""A pytest plugin: which lines of the product each test executes, and how long it takes.
+"""A pytest plugin: which lines of the product each test function executes, and how long it takes.
 
 `python -m pytest -p benchmarks.house.executed --executed FOLDER --numprocesses N`. Each process
-writes two files there: lines by test, as coverage.py keeps them, and the seconds of each test that
-passed, as lines of JSON.
+writes two files there: lines by function, as coverage.py keeps them, and the seconds of each test
+that passed by its function, as lines of JSON. A test's parameters may be the product's own numbers,
+so that none with the same name is there where one of these is another.
 """
 
 from __future__ import annotations
@@ -46,16 +47,21 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Count what is executed for this test."""
-        self._lines.switch_context(item.nodeid)
+        self._lines.switch_context(function_of(item.nodeid))
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write how long a test took."""
         if report.when == "call" and report.passed:
             with self._seconds.open("a") as file:
-                file.write(json.dumps([report.nodeid, report.duration]) + "\n")
+                file.write(json.dumps([function_of(report.nodeid), report.duration]) + "\n")
 
     def pytest_unconfigure(self) -> None:
         """Write what was executed."""
         self._lines.stop()
         self._lines.save()
+
+
+def function_of(test: str) -> str:
+    """The function of a test, without its parameters."""
+    return test.partition("[")[0]
