@@ -19,6 +19,7 @@ from bfpp.traces.explain.looks import LOOKS
 from bfpp.traces.figures.appearance import fill, ink, luminance
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.bar_chart import Bars, svg_bars
+from bfpp.traces.figures.svg.heat_map import svg_heat_map
 from bfpp.traces.figures.svg.line_chart import Chart, Series, svg_charts
 from bfpp.traces.figures.svg.memory import svg_memory
 from bfpp.traces.figures.svg.placement import svg_placements
@@ -147,3 +148,36 @@ def test_ticks(seconds: float, unit: str, labels: str) -> None:
 )  # fmt: skip
 def test_durations(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
+
+
+def test_a_map_of_colours() -> None:
+    """Cells of 34 x 17 from (34.5, 33) on: names beside take 22.5, an edge and a space 6 each.
+
+    1 is the lightest, (255, 244, 229), 2 the darkest, (158, 32, 32), and 1.5 half of both.
+    """
+    values = np.array([[1.0, 1.5], [math.nan, 2.0]])
+    drawn = svg_heat_map(values, "ab", "cd", ("replica", "rank"), 1.0)
+    cells = re.findall(r'fill="(#\w+)" d="M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H', drawn)[:4]
+    assert cells == [
+        ("#fff4e5", "34.5", "33", "68.5", "50"), ("#ce8a82", "68.5", "33", "102.5", "50"),
+        ("#eef0f3", "34.5", "50", "68.5", "67"), ("#9e2020", "68.5", "50", "102.5", "67"),
+    ]  # fmt: skip
+    texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', drawn)
+    assert texts == [
+        ("34.5", "13.5", "rank"), ("28.5", "30", "replica"),
+        ("28.5", "44.2", "a"), ("28.5", "61.2", "b"), ("51.5", "30", "c"), ("85.5", "30", "d"),
+        ("51.5", "44.2", "1.00"), ("85.5", "44.2", "1.50"), ("85.5", "61.2", "2.00"),
+        ("34.5", "80.5", "1.00"), ("141.03", "80.5", "2.00"),
+    ]  # fmt: skip
+    inks = re.findall(r'fill="(#0{6}|#f{6})"><text', drawn)
+    assert inks == ["#000000", "#ffffff"]
+
+
+def test_a_wide_map_names_columns_as_far_as_there_is_room() -> None:
+    """(720 - 34.5 - 6) / 100 is 6.795 a column: a name takes 22, or four of them."""
+    columns = [str(number) for number in range(100)]
+    drawn = svg_heat_map(np.ones((1, 100)), ["a"], columns, ("replica", "rank"), 1.0)
+    named = re.findall(r'<text x="([\d.]+)" y="30">(\d+)<', drawn)
+    assert [name for _, name in named] == columns[::4]
+    assert float(named[1][0]) - float(named[0][0]) == pytest.approx(4 * 6.795, abs=0.02)
+    assert "1.00</text><text" not in drawn

@@ -35,6 +35,14 @@ def record(tmp_path) -> dict:
     return json.loads((tmp_path / "job.json").read_text())
 
 
+def test_whole_seconds_are_seconds(record):
+    for name in ("start", "end"):
+        record["columns"][name] = [round(each) for each in record["columns"][name]]
+    read = recorded_operations(json.dumps(record))
+    assert read.start.dtype == read.end.dtype == np.float64
+    assert read.end.tolist() == record["columns"]["end"]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -45,6 +53,7 @@ def record(tmp_path) -> dict:
         (lambda it: it["columns"]["rank"].__setitem__(0, 9), "rank is not a place"),
         (lambda it: it["columns"]["nth"].__setitem__(0, 10**6), "nth is not a place"),
         (lambda it: it["columns"]["end"].__setitem__(0, 1e30), "end holds a number"),
+        (lambda it: it["columns"]["end"].__setitem__(0, 10**400), "end holds a number"),
         (lambda it: it["columns"]["end"].__setitem__(0, "x"), "end does not hold seconds"),
         (lambda it: it["columns"]["kind"].__setitem__(0, -2), "kind does not hold"),
     ],

@@ -123,3 +123,12 @@ def test_the_page_needs_nothing_beside_it() -> None:
     head = page([Panel("", small())], "").partition("<script>")[0]
     assert "default-src 'none'" in head
     assert not re.search(r"\b(src|href)=|@import|url\(", head)
+
+
+def test_a_page_is_in_utf_8_wherever_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("io.text_encoding", lambda encoding, _=2: encoding or "ascii")
+    write_html([Panel("größer", small())], tmp_path / "page.html", "Ein Schritt, größer")
+    written = (tmp_path / "page.html").read_bytes()
+    assert "Ein Schritt, größer".encode() in written
