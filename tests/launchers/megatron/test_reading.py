@@ -121,6 +121,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         f"{SMALL} --multi-latent-attention --q-lora-rank 192 --kv-channels 128",
         {"model.key_head_dim": 192, "model.value_dim": 128, "model.latent.kv_rank": 32},
     ),
+    "offloading": (
+        f"{SMALL} --fine-grained-activation-offloading --offload-modules core_attn mlp_norm other "
+        "--activation-offload-fraction 0.5",
+        {"offload": 1, "offload_modules": "core_attn,mlp_norm", "offload_share": 0.5},
+    ),
+    "nothing is offloaded": (
+        f"{SMALL} --fine-grained-activation-offloading --offload-modules core_attn "
+        "--activation-offload-fraction 0",
+        {"offload": 0, "offload_modules": None, "offload_share": 1.0},
+    ),
     "a window": (
         f"{SMALL} --window-size 127,0 --window-attn-skip-freq [1,1,0]*8",
         {"model.window": 128, "model.global_every": 3},

@@ -186,6 +186,14 @@ def test_a_bound_that_a_rule_reaches_is_reached(limit: int) -> None:
     assert found.rule.rule.name == "zb-h1"
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "gpipe"])
+def test_a_rule_that_keeps_just_as_much_competes(name: str) -> None:
+    """On the first of four ranks 1F1B keeps four micro-batches, as does ZB-H1, which is faster."""
+    rule = fastest_rule(Experiment(name, pp=4, microbatches=8))
+    assert rule is not None
+    assert rule.rule.name == "zb-h1"
+
+
 @pytest.mark.parametrize(
     ("pp", "more"), [(4, {"microbatches": 6}), (2, {"microbatches": 4, "p2p": "deferred"})]
 )
