@@ -246,3 +246,19 @@ def test_the_page_of_a_difference_says_it_in_a_sentence(
         bfpp(f"simulate {words(backward=seconds)} --timeline {file}.json")
     assert bfpp("diff first.json second.json --html page.html")[0] == 0
     assert sentence in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["simulate", "explain", "compare"])
+def test_what_has_no_effect_is_said_once(
+    bfpp: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each command that predicts; of a saved timeline there is nothing to say."""
+    monkeypatch.chdir(tmp_path)
+    said = "gpipe does not depend on --norm, which needs --clipping\n"
+    for extra, times in (("--norm 1", 1), ("--norm 1 --clipping", 0)):
+        code, out, error = bfpp(f"{command} gpipe --pp 2 --microbatches 2 {extra}")
+        assert (code, error, out.count(said)) == (0, "", times)
+    bfpp("simulate gpipe --pp 2 --microbatches 2 --norm 1 --timeline saved.json")
+    code, out, error = bfpp("explain saved.json")
+    assert (code, error, said in out) == (0, "", False)
+    assert "Where it is from" in out
