@@ -6,16 +6,19 @@ import resource
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint import load as torch_load
 
 from bfpp.executor.checkpoint import (
     CheckpointError,
+    Processes,
     TensorPieces,
     load,
     read_manifest,
@@ -350,6 +353,10 @@ def test_values_that_no_process_holds_are_named(tmp_path: Path) -> None:
     gap = TensorPieces(9, [(0, torch.zeros(3)), (5, torch.zeros(4))])
     with pytest.raises(CheckpointError, match="a: no process holds values 3 to 4"):
         save(tmp_path, 1, {"a": gap}, {}, None)
+    for held, values in (torch.zeros(1, 3), "3 to 11"), (torch.zeros(4, 2), "2 to 11"):
+        part = TensorPieces(12, [(0, held)], row=3)  # of 4 rows: the first, or two columns
+        with pytest.raises(CheckpointError, match=f"a: no process holds values {values}"):
+            save(tmp_path, 1, {"a": part}, {}, None)
     with pytest.raises(CheckpointError, match="a: no process holds any of it"):
         save(tmp_path, 1, {"a": TensorPieces(9, [])}, {}, None)
     assert list(tmp_path.iterdir()) == []
@@ -367,3 +374,26 @@ def test_a_full_disk_leaves_what_there_was(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == [path]
     assert loaded_step(path) == 1
+
+
+def test_all_processes_know_the_results_and_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three processes, this is the second; the others say what they have found."""
+    of_first: object = "first"
+
+    def gathered(values: list[object], own: object, **_: object) -> None:
+        values[:] = [of_first, own, "third"]
+
+    monkeypatch.setattr("torch.distributed.get_rank", lambda _: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda _: 3)
+    monkeypatch.setattr("torch.distributed.all_gather_object", gathered)
+    processes = Processes(cast("ProcessGroup", "three"), tmp_path)
+    assert (processes.rank, processes.size) == (1, 3)
+    assert processes.together(lambda: "second") == ["first", "second", "third"]
+    assert processes.first(lambda: pytest.fail("is for the first alone")) == "first"
+    with pytest.raises(CheckpointError, match=f"{tmp_path}: ZeroDivisionError"):
+        processes.together(lambda: 1 / 0)
+    of_first = CheckpointError("it is full")
+    with pytest.raises(CheckpointError, match="it is full"):
+        processes.together(lambda: "second")

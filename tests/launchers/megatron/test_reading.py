@@ -19,6 +19,7 @@ SMALL = (
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
     "--max-position-embeddings 1024 --micro-batch-size 2 --vocab-size 50257"
 )
+OFFLOADING = f"{SMALL} --fine-grained-activation-offloading --offload-modules"
 EXPERTS = f"{SMALL} --num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -122,13 +123,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model.key_head_dim": 192, "model.value_dim": 128, "model.latent.kv_rank": 32},
     ),
     "offloading": (
-        f"{SMALL} --fine-grained-activation-offloading --offload-modules core_attn mlp_norm other "
-        "--activation-offload-fraction 0.5",
+        f"{OFFLOADING} core_attn mlp_norm other --activation-offload-fraction 0.5",
         {"offload": 1, "offload_modules": "core_attn,mlp_norm", "offload_share": 0.5},
     ),
     "nothing is offloaded": (
-        f"{SMALL} --fine-grained-activation-offloading --offload-modules core_attn "
-        "--activation-offload-fraction 0",
+        f"{OFFLOADING} core_attn --activation-offload-fraction 0",
         {"offload": 0, "offload_modules": None, "offload_share": 1.0},
     ),
     "a window": (
