@@ -341,6 +341,20 @@ def test_a_deadlock_names_the_tasks_that_wait_for_each_other() -> None:
     assert deadlock.tasks == (0, 4, 1)
 
 
+def test_whichever_is_never_reloaded_is_named() -> None:
+    graph = build_graph("gpipe", Layout(2, 3), Communication(offload=1))
+    reloads = find(graph, Operation.RELOAD)
+    assert len({(task.unit, task.microbatch) for task in reloads}) == len(reloads) > 3
+    for task in reloads:
+        told = [
+            each.message
+            for each in violations(without(graph, task.number, bridged=True))
+            if each.rule == "offloads"
+        ]
+        cell = f"stage {task.unit} offloads micro-batch {task.microbatch} 1 times"
+        assert told == [f"{cell} and reloads it 0 times"]
+
+
 def test_an_evaluation_offloads_nothing() -> None:
     graph = build_graph("gpipe", Layout(1, 3), Communication(offload=1))
     kept = find(graph, Operation.FORWARD, Operation.OFFLOAD, Operation.RELOAD)

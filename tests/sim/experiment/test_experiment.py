@@ -140,6 +140,22 @@ def test_a_cluster_made_in_python_has_no_name_to_write_but_a_model_is_its_sizes(
         _ = experiment.changed(cluster=load_cluster("dgx-a100")).record
 
 
+@pytest.mark.parametrize(
+    ("values", "software"),
+    [
+        ({}, None),
+        ({"model": "bert-6.6b", "cluster": "dgx1-v100"}, "paper"),
+        ({"model": "bert-6.6b", "cluster": "dgx-h100"}, "current"),
+        ({"model": "bert-6.6b", "cluster": "dgx-h100", "implementation": "megatron"}, "megatron"),
+    ],
+)
+def test_the_software_of_a_physical_step_is_always_written(values, software):
+    """So that a step means the same when the cluster's file names another."""
+    experiment = Experiment("1f1b", **values)
+    assert experiment.software == software
+    assert experiment.record.get("implementation") == software
+
+
 @pytest.mark.parametrize("name", preset_names("model"))
 def test_every_model_is_read_from_its_sizes(name):
     assert load_model(text_of(load_model(name))) == load_model(name)
