@@ -87,15 +87,19 @@ class Draw:
         return [there[name] for name in self.survivors if name in there]
 
     @property
+    def killed_at_first(self) -> int:
+        """Decidable faults that were noticed when they were tried first."""
+        return sum(each[:1] == [KILLED] for each in self.decidable.values())
+
+    @property
     def row(self) -> dict[str, object]:
         """How many were killed, when they were tried first and since."""
         decidable, survived = len(self.decidable), len(self.survivors)
-        first = sum(each[:1] == [KILLED] for each in self.decidable.values())
         return {
             "package": self.package,
             "faults": len(self.verdicts),
             "undecidable": len(self.verdicts) - decidable,
-            "killed at first": first,
+            "killed at first": self.killed_at_first,
             "killed": decidable - survived,
             "survived": survived,
             "killed of decidable": f"{(decidable - survived) / max(decidable, 1):.0%}",
