@@ -19,7 +19,13 @@ enum {
 CORE int64_t bfpp_in_sequences(
     int64_t ranks, int64_t held, int64_t steps, int64_t microbatches, int64_t sequence,
     const int32_t stages[held], const int64_t stage_start[ranks + 1], const int64_t ahead[ranks],
+    const int64_t OPTIONAL late[ranks],
     int8_t operation[steps], int32_t stage[steps], int32_t microbatch[steps]);
+
+CORE int64_t bfpp_repeat_block(
+    int64_t ranks, int64_t microbatches, const int32_t first[ranks * 4],
+    int8_t operation[ranks * microbatches * 6], int32_t stage[ranks * microbatches * 6],
+    int32_t microbatch[ranks * microbatches * 6]);
 
 CORE int64_t bfpp_find_fault(
     int64_t ranks, int64_t steps, int64_t stages, int64_t copies, int64_t microbatches,
