@@ -15,6 +15,7 @@ PERIOD = 6
 
 Integers = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
 
 
 class Orders(NamedTuple):
@@ -126,3 +127,17 @@ def join_orders(
         *orders, units_of_stage, *columns, bounds, reached,
     )  # fmt: skip
     return Steps._make([*columns, bounds]), reached
+
+
+def time_orders(steps: Steps, ranks: int, seconds: Seconds) -> Seconds:
+    """When the last step ends, if nothing but compute takes time.
+
+    For each of some costs: a row of `seconds` a pass, by its code, in columns over units.
+    """
+    costs, _, units = seconds.shape
+    ends = np.empty(costs)
+    function("time_orders")(
+        ranks, units, len(steps.rank), costs, steps.operation, steps.rank, steps.unit,
+        steps.before, steps.round, seconds, ends,
+    )  # fmt: skip
+    return ends

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from bfpp.core import orders as core
 from bfpp.schedules import InvalidConfiguration, Layout, Order, find_schedule
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.families.controllable_memory import VHalf, VMin
 from bfpp.schedules.families.in_sequences import InSequences
 from bfpp.schedules.families.zero_bubble import ZeroBubble
 from bfpp.schedules.lowering.step_table import step_table
-from bfpp.schedules.orders.steps import Schedule, joined
+from bfpp.schedules.orders.steps import Schedule, apart, joined
 from bfpp.schedules.orders.validity import order_violations
 from tests.helpers.repeated_block import orders_of
 from tests.helpers.strategies import compared, layouts, orders
@@ -159,6 +160,29 @@ def refusal_of(found: list[Order], layout: Layout) -> str | None:
     return None
 
 
+@compared(50)
+@given(orders(), st.integers(0, 2**32 - 1))
+def test_orders_end_when_their_last_step_does(drawn: tuple[Layout, list[Order]], seed: int) -> None:
+    """Whatever units take; the reference asks each rank in turn for its next step."""
+    layout, found = drawn
+    steps = step_table(found, layout)
+    seconds = np.random.default_rng(seed).random((2, 4, layout.units))
+    expected = [last_end(steps, each) for each in seconds]
+    assert core.time_orders(steps, layout.pp, seconds).tolist() == expected
+
+
+def last_end(steps: core.Steps, seconds: np.ndarray) -> float:
+    ends: dict[int, float] = {NONE: 0.0}
+    free, following = [0.0] * (len(steps.bounds) - 1), steps.bounds[:-1].tolist()
+    while len(ends) <= len(steps.rank):
+        for rank, step in enumerate(following):
+            if step < steps.bounds[rank + 1] and (before := steps.before[step]) in ends:
+                took = seconds[steps.operation[step], steps.unit[step]]
+                free[rank] = ends[step] = max(free[rank], ends[before]) + took
+                following[rank] += 1
+    return max(free)
+
+
 def test_malformed_arrays_are_refused() -> None:
     found = joined(find_schedule("1f1b").orders(Layout(2, 4)))
     units = np.ones(2, dtype=np.int32)
@@ -180,9 +204,13 @@ def test_contents_that_no_caller_would_give_never_end_the_process(seed: int) -> 
     column = fields[draw.randrange(len(fields))]
     column[draw.randrange(len(column))] = draw.choice([-(2**6), -1, 0, 1, 2, 5, 100])
     units = np.ones(2, dtype=np.int32)
+    columns = [each.copy() for each in step_table(apart(found), Layout(2, 4))]
+    steps = columns[draw.choice([0, 1, 2, 4, 6])]
+    steps[draw.randrange(len(steps))] = draw.choice([-2, -1, 2, 5, 100])
     for call in (
         lambda: core.find_fault(core.Orders(*fields), np.array([[0, 1]], np.int32), 4, 1),
         lambda: core.join_orders(core.Orders(*fields), units, 4),
+        lambda: core.time_orders(core.Steps(*columns), 2, np.ones((1, 4, 2))),
     ):
         with suppress(IndexError, ValueError):
             call()

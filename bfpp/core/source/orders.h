@@ -42,4 +42,10 @@ CORE int64_t bfpp_join_orders(
     int32_t microbatch_of[joined], int32_t before[joined], int32_t block_of[joined],
     int32_t rounds[joined], int64_t joined_bounds[ranks + 1], int64_t reached[ranks]);
 
+CORE int64_t bfpp_time_orders(
+    int64_t ranks, int64_t units, int64_t steps, int64_t costs, const int32_t operation[steps],
+    const int32_t rank[steps], const int32_t unit[steps], const int32_t before_step[steps],
+    const int32_t round_of[steps], const double seconds[costs * 4 * units],
+    double last_end[costs]);
+
 #endif
