@@ -19,8 +19,8 @@ import numpy as np
 
 from bfpp.core.orders import Steps, time_orders
 from bfpp.schedules import Configuration, Layout, Operation, Sharding
-from bfpp.schedules.columns import NONE, Flags, Seconds
-from bfpp.sim.caching import latest
+from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
+from bfpp.sim.caching import latest, once_for_stages
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
 from bfpp.sim.costs.units.seconds import UnitSeconds
 from bfpp.sim.memory.device_memory import least_memory, memories_in_order, one_buffer
@@ -36,7 +36,7 @@ class Bounds(NamedTuple):
     memory_gb: Seconds
     reserved_gb: Seconds
 
-    def take(self, places: slice | Flags) -> Bounds:
+    def take(self, places: slice | Offsets | Flags) -> Bounds:
         """Those of some configurations."""
         return Bounds(*(column[places] for column in self))
 
@@ -74,8 +74,13 @@ def _bound(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool
 ) -> tuple[float, ...]:
     """Most samples a second, and the parts of the least memory."""
-    throughput = physical.batch(layout) / physical.shortest_step(layout)
-    return throughput, *least_memory(physical, layout, sharding, offloads)
+    return _most_throughput(physical, layout), *least_memory(physical, layout, sharding, offloads)
+
+
+@once_for_stages
+def _most_throughput(physical: PhysicalCosts, layout: Layout) -> float:
+    """Samples a second in which the busiest rank never waits, of any number of micro-batches."""
+    return physical.batch(layout) / physical.shortest_step(layout)
 
 
 Closer = Callable[[Sequence[PhysicalCosts], Bounds], Bounds]

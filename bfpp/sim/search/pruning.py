@@ -122,22 +122,26 @@ def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchRes
 
 
 def evaluate_best(
-    problem: Problem, chosen: Iterable[Configuration], request: Request | None = None
+    problem: Problem,
+    chosen: Iterable[Configuration],
+    request: Request | None = None,
+    bounds: Bounds | None = None,
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    On request, those that may be among the best, or on the front.
+    On request, those that may be among the best, or on the front. Their `bounds`, if known, are not
+    worked out again.
     """
+    known, space = evaluation_of(problem), Space.of(chosen)
     best = None if request is None else _best(problem, request)
-    return _Pruned(evaluation_of(problem), Space.of(chosen), best).result()
+    return _Pruned(known, space, bounds or bounds_of(known, space), best).result()
 
 
 class _Pruned:
     """A search that prunes, graph by graph."""
 
-    def __init__(self, known: Evaluation, space: Space, best: Best | None) -> None:
-        self._known, self._space, self._best = known, space, best
-        self._bounds = bounds_of(known, space)
+    def __init__(self, known: Evaluation, space: Space, bounds: Bounds, best: Best | None) -> None:
+        self._known, self._space, self._bounds, self._best = known, space, bounds, best
         self._device = known.problem.cluster.device.usable_memory / GIGABYTE
         self._excluded = Counter[str]()
         self._case, self._cases = np.zeros(len(space), dtype=np.int64), list[tuple[int, int]]()
@@ -201,14 +205,18 @@ class _Pruned:
 
 def most_promising_first(problem: Problem, chosen: Space) -> Space:
     """By the most throughput that configurations may have; those with one graph together."""
-    throughput = bounds_of(evaluation_of(problem), chosen).throughput
+    return chosen.take(by_promise(chosen, bounds_of(evaluation_of(problem), chosen)))
+
+
+def by_promise(chosen: Space, bounds: Bounds) -> Offsets:
+    """The places of configurations in that order."""
     graphs = [graph.places for graph in chosen.graphs()]
     if not graphs:
-        return chosen
+        return np.zeros(0, dtype=np.int64)
     begins = np.array([each.start for each in graphs])
-    order = np.argsort(-np.maximum.reduceat(throughput, begins), kind="stable")
+    order = np.argsort(-np.maximum.reduceat(bounds.throughput, begins), kind="stable")
     places = [np.arange(graphs[each].start, graphs[each].stop) for each in order.tolist()]
-    return chosen.take(np.concatenate(places))
+    return np.concatenate(places)
 
 
 def nothing_can_fit(problem: Problem, chosen: Space) -> bool:
