@@ -15,9 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp.api.workers import Workers
 from bfpp.schedules import InvalidInput
+from bfpp.schedules.columns import Offsets
 from bfpp.sim.presets.numbers import MOST_PASSES
+from bfpp.sim.search.bounds import bounds_of
 from bfpp.sim.search.decision import Decision, decision
 from bfpp.sim.search.enumeration import configurations, divisors
+from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
@@ -25,9 +28,9 @@ from bfpp.sim.search.pruning import (
     TOO_LARGE,
     Request,
     SearchResult,
+    by_promise,
     evaluate_all,
     evaluate_best,
-    most_promising_first,
     nearest_of,
     nothing_can_fit,
 )
@@ -171,20 +174,27 @@ def evaluated(
     """
     draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
     workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
-    if top is None:
-        loops = [each.loops for each in chosen.tables.pipelines]
-        of_pipelines = np.array([chosen.tables.ranks, loops])[:, chosen.pipeline]
-        chosen = chosen.take(np.lexsort(of_pipelines[::-1]))
-    else:
-        chosen = most_promising_first(problem, chosen)
-    pieces = parts(chosen, workers.where)
     if every:
-        work = [workers.submit(evaluate_all, problem, part) for part in pieces]
+        pieces = parts(chosen.take(_by_stages(chosen)), workers.where)
+        work = [workers.submit(evaluate_all, problem, each) for each in pieces]
     else:
+        bounds = bounds_of(evaluation_of(problem), chosen)
+        order = by_promise(chosen, bounds) if top else _by_stages(chosen)
+        pieces, bounds = parts(chosen.take(order), workers.where), bounds.take(order)
         request = _request(problem, top, met) if top else None
-        work = [workers.submit(evaluate_best, problem, part, request) for part in pieces]
+        ends = np.cumsum([0, *map(len, pieces)]).tolist()
+        work = [
+            workers.submit(evaluate_best, problem, each, request, bounds.take(slice(*places)))
+            for each, places in zip(pieces, pairwise(ends), strict=True)
+        ]
     for future in as_completed(work):
         yield future.result()
+
+
+def _by_stages(chosen: Space) -> Offsets:
+    """The places of configurations by their ranks and loops: these share costs."""
+    loops = [each.loops for each in chosen.tables.pipelines]
+    return np.lexsort(np.array([chosen.tables.ranks, loops])[::-1][:, chosen.pipeline])
 
 
 def _request(problem: Problem, top: int, met: Outcomes | None) -> Request:

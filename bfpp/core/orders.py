@@ -10,8 +10,12 @@ import numpy.typing as npt
 
 from bfpp.core.library import function
 
+PERIOD = 6
+"""Passes and weight halves of a micro-batch on a rank of a V, as `source/repeated_block.c`."""
+
 Integers = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
 
 
 class Orders(NamedTuple):
@@ -56,18 +60,43 @@ class Steps(NamedTuple):
 
 
 def in_sequences(
-    stages: Integers, stage_start: Offsets, microbatches: int, sequence: int, ahead: Offsets
+    stages: Integers,
+    stage_start: Offsets,
+    microbatches: int,
+    sequence: int,
+    ahead: Offsets,
+    late: Offsets | None = None,
 ) -> Orders:
-    """Orders of ranks with these `stages`: sequences of micro-batches, after a warm-up."""
-    ranks, steps = len(ahead), 2 * microbatches * len(stages)
-    operation = np.empty(steps, dtype=np.int8)
-    stage, microbatch = np.empty((2, steps), dtype=np.int32)
+    """Orders of ranks with these `stages`: sequences of micro-batches, after a warm-up.
+
+    With `late`, backward passes are in halves.
+    """
+    ranks, kinds = len(ahead), 2 if late is None else 3
+    columns = _columns(steps := kinds * microbatches * len(stages))
     function("in_sequences")(
-        ranks, len(stages), steps, microbatches, sequence, stages, stage_start, ahead,
-        operation, stage, microbatch,
+        ranks, len(stages), steps, microbatches, sequence, stages, stage_start, ahead, late,
+        *columns,
     )  # fmt: skip
-    fused = np.zeros(steps, dtype=np.bool_)
-    return Orders(operation, stage, microbatch, fused, 2 * microbatches * stage_start)
+    return _of_passes(columns, kinds * microbatches * stage_start)
+
+
+def repeat_block(first: Integers, microbatches: int) -> Orders:
+    """Orders of a building block that repeats, given the slots of its legs: a row for each rank."""
+    ranks, _ = first.shape
+    of_rank = PERIOD * microbatches
+    columns = _columns(ranks * of_rank)
+    function("repeat_block")(ranks, microbatches, first, *columns)
+    return _of_passes(columns, of_rank * np.arange(ranks + 1))
+
+
+def _columns(steps: int) -> tuple[npt.NDArray[np.int8], Integers, Integers]:
+    """Columns of operations, stages and micro-batches, to be filled."""
+    return np.empty(steps, dtype=np.int8), *np.empty((2, steps), dtype=np.int32)
+
+
+def _of_passes(columns: tuple[npt.NDArray[np.int8], Integers, Integers], bounds: Offsets) -> Orders:
+    """Orders without blocks."""
+    return Orders(*columns, np.zeros(len(columns[0]), dtype=np.bool_), bounds)
 
 
 def find_fault(
@@ -98,3 +127,17 @@ def join_orders(
         *orders, units_of_stage, *columns, bounds, reached,
     )  # fmt: skip
     return Steps._make([*columns, bounds]), reached
+
+
+def time_orders(steps: Steps, ranks: int, seconds: Seconds) -> Seconds:
+    """When the last step ends, if nothing but compute takes time.
+
+    For each of some costs: a row of `seconds` a pass, by its code, in columns over units.
+    """
+    costs, _, units = seconds.shape
+    ends = np.empty(costs)
+    function("time_orders")(
+        ranks, units, len(steps.rank), costs, steps.operation, steps.rank, steps.unit,
+        steps.before, steps.round, seconds, ends,
+    )  # fmt: skip
+    return ends

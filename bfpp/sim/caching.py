@@ -22,19 +22,23 @@ class OneSample(Protocol):
         """The same with micro-batches of one sample."""
 
 
-def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Further]], Answer]:
-    """Remember the last answer alone, for callers that ask the same several times in a row.
+def latest(
+    answer: Callable[[Unpack[Further]], Answer], count: int = 1
+) -> Callable[[Unpack[Further]], Answer]:
+    """Remember the last few answers alone, for callers that ask the same several times in a row.
 
     Arguments are compared and not hashed, which is fastest where they are the same objects.
     """
-    last: tuple[tuple[*Further], Answer] | None = None
+    last: tuple[tuple[tuple[*Further], Answer], ...] = ()
 
     def remembered(*asked: *Further) -> Answer:
         nonlocal last
-        kept = last  # by this thread: others may ask meanwhile
-        if kept is None or kept[0] != asked:
-            last = kept = asked, answer(*asked)
-        return kept[1]
+        for question, known in last:
+            if question == asked:
+                return known
+        found = answer(*asked)
+        last = ((asked, found), *last[: count - 1])  # at once: other threads may ask meanwhile
+        return found
 
     return remembered
 

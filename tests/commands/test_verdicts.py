@@ -216,7 +216,7 @@ def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, to
     """One that the system ends, too."""
     monkeypatch.setattr("bfpp.api.workers.WORTH", 0)
     monkeypatch.setattr("bfpp.api.searching.evaluate_best", work)
-    monkeypatch.setattr("bfpp.api.searching.parts", lambda *_: [1])
+    monkeypatch.setattr("bfpp.api.searching.parts", lambda chosen, _: [chosen])
     code, out, err = bfpp(f"{SEARCH} --workers 1")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(told)

@@ -1,4 +1,5 @@
-/* Compute orders. References: `InSequences.steps` for the rule; the object lowering of the
+/* Compute orders. References: `InSequences.steps` and
+ * `ZeroBubble.steps` for the rules; the object lowering of the
  * benchmarks for the table of steps.
  *
  * A cell is a micro-batch at a stage, or, in the table, at a unit of it. The round of a step is its
@@ -11,39 +12,74 @@
 static int64_t min_of(int64_t one, int64_t other) { return one < other ? one : other; }
 static int64_t max_of(int64_t one, int64_t other) { return one > other ? one : other; }
 
+/* Where the passes of a rank stand in its order, by their numbers: `passes` of each kind. */
+struct places {
+    int64_t passes, ahead, late;
+};
+
+static int64_t place_of_forward(const struct places *of, int64_t number)
+{
+    int64_t turn = number - of->ahead;
+    if (of->late < 0)
+        return number + max_of(turn, 0);
+    return turn < 0 ? number : number + turn + 1 + max_of(turn - of->late + 1, 0);
+}
+
+static int64_t place_of_backward(const struct places *of, int64_t number)
+{
+    if (of->late < 0)
+        return number + min_of(number + of->ahead + 1, of->passes);
+    return number + min_of(number + of->ahead, of->passes) + max_of(number - of->late, 0);
+}
+
+static int64_t place_of_weight(const struct places *of, int64_t number)
+{
+    int64_t turn = number + of->late;
+    return number + min_of(turn + 1, of->passes) + min_of(turn + of->ahead, of->passes);
+}
+
 /* Fill the orders of all ranks, one after the other: micro-batches in sequences, each of them
  * through all stages of a rank; `ahead` forward passes, then one forward and one backward in turn.
+ *
+ * With `late`, backward passes are in halves: after the forward passes ahead, an input half, a
+ * weight half and a forward pass in turn, but the first `late` turns without a weight half.
  */
 int64_t bfpp_in_sequences(
     int64_t ranks, int64_t held, int64_t steps, int64_t microbatches, int64_t sequence,
-    const int32_t *stages, const int64_t *stage_start, const int64_t *ahead, int8_t *operation,
-    int32_t *stage, int32_t *microbatch)
+    const int32_t *stages, const int64_t *stage_start, const int64_t *ahead, const int64_t *late,
+    int8_t *operation, int32_t *stage, int32_t *microbatch)
 {
     if (sequence < 1 || microbatches < 1)
         return MALFORMED;
-    int64_t begin = 0;
+    int64_t begin = 0, kinds = late ? 3 : 2;
     for (int64_t rank = 0; rank < ranks; rank++) {
         int64_t first_stage = stage_start[rank], end_stage = stage_start[rank + 1];
         if (first_stage < 0 || end_stage < first_stage || end_stage > held || ahead[rank] < 0 ||
-            ahead[rank] > INT32_MAX)
+            ahead[rank] > INT32_MAX || (late && late[rank] < 0))
             return MALFORMED;
         int64_t passes = (end_stage - first_stage) * microbatches, number = 0;
-        if (begin + 2 * passes > steps)
+        if (begin + kinds * passes > steps)
             return MALFORMED;
+        struct places of = {passes, ahead[rank], late ? min_of(late[rank], passes) : -1};
         for (int64_t first = 0; first < microbatches; first += sequence)
             for (int64_t turn = 0; turn < end_stage - first_stage; turn++)
                 for (int64_t each = first; each < min_of(first + sequence, microbatches); each++) {
-                    int64_t at = begin + number + max_of(number - ahead[rank], 0);
-                    operation[at] = FORWARD;
-                    microbatch[at] = (int32_t)each;
-                    stage[at] = stages[first_stage + turn];
-                    at = begin + number + min_of(number + ahead[rank] + 1, passes);
-                    operation[at] = BACKWARD;
-                    microbatch[at] = (int32_t)each;
-                    stage[at] = stages[end_stage - 1 - turn];
+                    const int64_t at[] = {
+                        begin + place_of_forward(&of, number),
+                        begin + place_of_backward(&of, number),
+                        late ? begin + place_of_weight(&of, number) : 0,
+                    };
+                    const int8_t code[] = {
+                        FORWARD, late ? BACKWARD_INPUT : BACKWARD, BACKWARD_WEIGHT};
+                    for (int64_t kind = 0; kind < kinds; kind++) {
+                        operation[at[kind]] = code[kind];
+                        microbatch[at[kind]] = (int32_t)each;
+                        stage[at[kind]] =
+                            kind ? stages[end_stage - 1 - turn] : stages[first_stage + turn];
+                    }
                     number++;
                 }
-        begin += 2 * passes;
+        begin += kinds * passes;
     }
     return begin;
 }

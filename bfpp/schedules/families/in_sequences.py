@@ -7,7 +7,7 @@ and one backward in turn, then the backward passes that are left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -44,7 +44,19 @@ class InSequences(Schedule):
             return super().joined_orders(layout)
         self.require(layout)
         ahead = [max(self.ahead(layout, rank), 0) for rank in range(layout.pp)]
-        stages, sequence = layout.stages_by_rank, self.sequence_of(layout)
-        return in_sequences_by_core(
-            stages.member, stages.start, layout.microbatches, sequence, np.array(ahead)
-        )
+        return by_core(layout, self.sequence_of(layout), ahead)
+
+
+def by_core(
+    layout: Layout, sequence: int, ahead: Sequence[int], late: Sequence[int] | None = None
+) -> Orders:
+    """Columns of the orders of all ranks; with `late`, backward passes are in halves."""
+    stages = layout.stages_by_rank
+    return in_sequences_by_core(
+        stages.member,
+        stages.start,
+        layout.microbatches,
+        sequence,
+        np.array(ahead),
+        None if late is None else np.array(late),
+    )

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bfpp.core.orders import Orders
 from bfpp.schedules.errors import InvalidConfiguration
+from bfpp.schedules.families.in_sequences import by_core
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.orders.steps import (
     Repetition,
@@ -71,6 +73,18 @@ class ZeroBubble(Schedule):
         yield from in_turn(self.late(layout, rank), inputs, forwards)
         yield from in_turn(passes, inputs, weights, forwards)
         yield from weights
+
+    def joined_orders(self, layout: Layout) -> Orders:
+        """Columns of the orders of all ranks, by the core; raises what `require` does."""
+        kind = type(self)
+        if (kind.steps, kind.orders) != (ZeroBubble.steps, ZeroBubble.orders):
+            return super().joined_orders(layout)
+        self.require(layout)
+        ahead, late = (
+            [number(layout, rank) for rank in range(layout.pp)]
+            for number in (self.ahead, self.late)
+        )
+        return by_core(layout, self.sequence(layout), ahead, late)
 
 
 class ZBH1(ZeroBubble):

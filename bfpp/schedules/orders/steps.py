@@ -121,6 +121,14 @@ def joined(orders: Sequence[Order]) -> Orders:
     return Orders(operation, stage, microbatch, is_fused, np.cumsum([0, *map(len, orders)]))
 
 
+def apart(orders: Orders) -> list[Order]:
+    """The order of each rank, of orders in columns."""
+    steps = np.empty(len(orders.operation), STEP)
+    for name, column in zip(FIELDS, orders[:-1], strict=True):
+        steps[name] = column
+    return np.split(steps, orders.bounds[1:-1])
+
+
 def in_units(order: Order, layout: Layout) -> Order:
     """The order with a step for each unit, as if each were a stage of its own.
 

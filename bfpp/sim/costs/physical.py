@@ -19,7 +19,7 @@ from bfpp.sim.costs.model_on_cluster import ModelOnCluster
 from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
 from bfpp.sim.costs.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.costs.step_costs import host_seconds, step_costs, step_prices
-from bfpp.sim.costs.units.seconds import unit_seconds
+from bfpp.sim.costs.units.seconds import UnitSeconds, unit_seconds
 from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end, times
 from bfpp.sim.engines.cost_model import Costs
 
@@ -118,14 +118,18 @@ class PhysicalCosts(ModelOnCluster):
 
         Of ranks that share stages, one has at least half of the micro-batches.
         """
-        units = self.unit_seconds(layout)
-        if self.degrees.ep > 1:  # in fused blocks, exchanges may be hidden
-            units = unit_seconds(self, self.layers(layout), communicates=False)
+        units = self.least_unit_seconds(layout)
         passes = units.forward + units.backward_input + units.backward_weight
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
         waiting = self.waiting_factor(layout, fully_sharded=False)
         within = (1 - TOLERANCE) * self._least_seconds(layout)
         return (1 - ROUNDING) * max(waiting * float(busiest), within)
+
+    def least_unit_seconds(self, layout: Layout) -> UnitSeconds:
+        """Seconds of the passes of each unit at least: in fused blocks, exchanges may be hidden."""
+        if self.degrees.ep == 1:
+            return self.unit_seconds(layout)
+        return unit_seconds(self, self.layers(layout), communicates=False)
 
 
 def graph_columns(graph: TaskGraph) -> core.GraphColumns:

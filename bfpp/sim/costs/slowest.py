@@ -13,6 +13,7 @@ of normal deviations, the expected largest of as many, which Blom (1958) gives i
 
 from __future__ import annotations
 
+from functools import cache
 from math import hypot
 from statistics import NormalDist
 
@@ -23,6 +24,7 @@ NEIGHBOURS = 3
 """Ranks of a pipeline that wait for each other in each micro-batch: one, and those at its sides."""
 
 
+@cache
 def expected_largest(members: int) -> float:
     """The expected largest of so many standard normal numbers (Blom, 1958), within 0.03."""
     return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))

@@ -107,12 +107,18 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
 def _least_memories(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, *, offloads: bool = False
 ) -> Memories:
+    passing = _least_passing(physical, layout, offloads)
+    return memories_in_order(physical, layout, sharding, passing, one_buffer(layout, sharding))
+
+
+@once_for_stages
+def _least_passing(physical: PhysicalCosts, layout: Layout, offloads: bool) -> Passing:
+    """Activations of one micro-batch in the unit of each rank that takes most."""
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     slices = layout.slices if offloads else 1
-    passing = Passing(units.saved[unit] / slices, transient[unit])
-    return memories_in_order(physical, layout, sharding, passing, one_buffer(layout, sharding))
+    return Passing(units.saved[unit] / slices, transient[unit])
 
 
 class Buffers(NamedTuple):

@@ -6,22 +6,25 @@ a setting and on stages alone, which many configurations share:
 - the throughput of a step in which the busiest rank never waits, or that of the power limit;
 - the memory of the fullest rank with one micro-batch under way.
 
-Closer ones of the memory need the order of a pipeline, and then its graph.
+Closer ones need the order of a pipeline, and then its graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import Configuration, Layout, Sharding
-from bfpp.schedules.columns import Seconds
-from bfpp.sim.caching import latest
-from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.core.orders import Steps, time_orders
+from bfpp.schedules import Configuration, Layout, Operation, Sharding
+from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
+from bfpp.sim.caching import latest, once_for_stages
+from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
+from bfpp.sim.costs.units.seconds import UnitSeconds
 from bfpp.sim.memory.device_memory import least_memory, memories_in_order, one_buffer
-from bfpp.sim.memory.peak_memory import Memories
+from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.space import Numbered, Space
 
@@ -32,6 +35,10 @@ class Bounds(NamedTuple):
     throughput: Seconds
     memory_gb: Seconds
     reserved_gb: Seconds
+
+    def take(self, places: slice | Offsets | Flags) -> Bounds:
+        """Those of some configurations."""
+        return Bounds(*(column[places] for column in self))
 
 
 @latest
@@ -67,21 +74,84 @@ def _bound(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool
 ) -> tuple[float, ...]:
     """Most samples a second, and the parts of the least memory."""
-    throughput = physical.batch(layout) / physical.shortest_step(layout)
-    return throughput, *least_memory(physical, layout, sharding, offloads)
+    return _most_throughput(physical, layout), *least_memory(physical, layout, sharding, offloads)
 
 
-def closer_memories(
-    known: Evaluation, step: Configuration
-) -> Iterator[Callable[[PhysicalCosts], Memories]]:
-    """Bounds of each rank's memory by a cost model, each closer and slower than the last.
+@once_for_stages
+def _most_throughput(physical: PhysicalCosts, layout: Layout) -> float:
+    """Samples a second in which the busiest rank never waits, of any number of micro-batches."""
+    return physical.batch(layout) / physical.shortest_step(layout)
 
-    In the step's order, and then in its graph, where that decides: this is what it needs.
+
+Closer = Callable[[Sequence[PhysicalCosts], Bounds], Bounds]
+"""Closer bounds by each of some cost models, from those that were known of them."""
+
+
+def closer_bounds(
+    known: Evaluation, step: Configuration, *, in_time: bool = True
+) -> Iterator[Closer]:
+    """Bounds of a step by cost models, each closer and slower than the last.
+
+    Memory in the step's order, which is what it needs unless all is sharded. If asked for those
+    `in_time`, throughput in that order, where it is known for all micro-batches. Then memory in the
+    step's graph, where that decides.
     """
     layout, communication = step.layout, step.communication
-    if communication.sharding is Sharding.FULL and not communication.offload:
+    sharded = communication.sharding is Sharding.FULL
+    if not sharded:
+        yield _by_memory(partial(known.memories, step))
+    elif not communication.offload:
         ordered, buffers = known.of_memory(step), one_buffer(layout, Sharding.FULL)
-        yield lambda physical: memories_in_order(
-            physical, layout, Sharding.FULL, known.passing(ordered, physical), buffers
+        yield _by_memory(
+            lambda physical: memories_in_order(
+                physical, layout, Sharding.FULL, known.passing(ordered, physical), buffers
+            )
         )
-    yield lambda physical: known.memories(step, physical)
+    if in_time and known.of_memory(step) is step:
+        steps = known.steps(step.schedule, layout)
+        if (steps.block == NONE).all():  # in blocks, two passes may take less than one by one
+            yield _in_order(steps, layout, fully_sharded=sharded)
+    if sharded:
+        yield _by_memory(partial(known.memories, step))
+
+
+def _by_memory(memories: Callable[[PhysicalCosts], Memories]) -> Closer:
+    """Bounds by the memory of the fullest rank."""
+
+    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
+        needed = fullest_of([memories(each) for each in physicals])
+        return before._replace(memory_gb=needed.total_gb, reserved_gb=needed.reserved_gb)
+
+    return closer
+
+
+def _in_order(steps: Steps, layout: Layout, *, fully_sharded: bool) -> Closer:
+    """Bounds if communication between ranks took no time, and clocks were full."""
+
+    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
+        seconds = np.array(
+            [
+                physical.waiting_factor(layout, fully_sharded=fully_sharded)
+                * _of_passes(physical.least_unit_seconds(layout))
+                for physical in physicals
+            ]
+        )
+        ends = (1 - ROUNDING) * time_orders(steps, layout.pp, seconds / layout.slices)
+        samples = np.array([physical.batch(layout) for physical in physicals])
+        return before._replace(throughput=np.minimum(before.throughput, samples / ends))
+
+    return closer
+
+
+def _of_passes(units: UnitSeconds) -> Seconds:
+    """Seconds of units' passes: a row for each operation of a pass, by its code."""
+    return np.array([units.summed(*PARTS_OF_PASS[code]) for code in sorted(PARTS_OF_PASS)])
+
+
+PARTS_OF_PASS = {
+    Operation.FORWARD: ("forward",),
+    Operation.BACKWARD: ("backward_input", "backward_weight"),
+    Operation.BACKWARD_INPUT: ("backward_input",),
+    Operation.BACKWARD_WEIGHT: ("backward_weight",),
+}
+"""The parts of passes that orders are made of."""

@@ -50,6 +50,10 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> Outcomes:
     return evaluation_of(problem).outcomes(Space.of(chosen))
 
 
+OF_PIPELINE = 3
+"""Orders of one pipeline that are kept: with all of its micro-batches, and with fewer of them."""
+
+
 class Predicted(NamedTuple):
     """Predictions of one graph's configurations: columns, and rows of the parts of `Memories`."""
 
@@ -80,9 +84,9 @@ class Evaluation:
         self._physical: dict[CostSetting, PhysicalCosts] = {}
         self._dispatches = self.physical(CostSetting(Degrees(), 1)).dispatch_seconds > 0
         # Of neighbours alone: their order puts those with the same one next to each other.
-        self.steps = latest(_steps)
+        self.steps = latest(_steps, OF_PIPELINE)
         self.graph = latest(self._graph)
-        self._peaks = latest(_peaks)
+        self._peaks = latest(_peaks, OF_PIPELINE)
         self._fewer = latest(self._shortened)
 
     def physical(self, setting: CostSetting) -> PhysicalCosts:

@@ -19,8 +19,7 @@ import numpy as np
 
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
-from bfpp.sim.memory.peak_memory import fullest_of
-from bfpp.sim.search.bounds import bounds_of, closer_memories
+from bfpp.sim.search.bounds import Bounds, bounds_of, closer_bounds
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -85,6 +84,10 @@ class Request:
     search: str = field(default_factory=lambda: uuid4().hex)
 
 
+Cases = Iterable[tuple[tuple[int, int], Offsets | slice]]
+"""Numbers of devices and batch sizes, each with the places of its configurations."""
+
+
 class Best:
     """The best of each case in a search, so far."""
 
@@ -94,17 +97,17 @@ class Best:
         )
         if request.met is not None:
             known = request.met.take(request.met.fits)
-            self.add(known.space, known.samples_per_second, known.memory_largest_gb)
+            self.add(cases(known.space), known.samples_per_second, known.memory_largest_gb)
 
-    def add(self, space: Space, speed: Seconds, needed: Seconds) -> None:
+    def add(self, every: Cases, speed: Seconds, needed: Seconds) -> None:
         """Take some more that fit into account."""
-        for case, places in cases(space):
+        for case, places in every:
             self._cases[case].add(speed[places], needed[places])
 
-    def exceeds(self, space: Space, speed: Seconds, needed: Seconds) -> Flags:
+    def exceeds(self, every: Cases, speed: Seconds, needed: Seconds) -> Flags:
         """Those whose bounds are not good enough for their case."""
-        exceeding = np.zeros(len(space), dtype=bool)
-        for case, places in cases(space):
+        exceeding = np.zeros(len(speed), dtype=bool)
+        for case, places in every:
             exceeding[places] = self._cases[case].exceeds(speed[places], needed[places])
         return exceeding
 
@@ -119,24 +122,32 @@ def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchRes
 
 
 def evaluate_best(
-    problem: Problem, chosen: Iterable[Configuration], request: Request | None = None
+    problem: Problem,
+    chosen: Iterable[Configuration],
+    request: Request | None = None,
+    bounds: Bounds | None = None,
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
-    On request, those that may be among the best, or on the front.
+    On request, those that may be among the best, or on the front. Their `bounds`, if known, are not
+    worked out again.
     """
+    known, space = evaluation_of(problem), Space.of(chosen)
     best = None if request is None else _best(problem, request)
-    return _Pruned(evaluation_of(problem), Space.of(chosen), best).result()
+    return _Pruned(known, space, bounds or bounds_of(known, space), best).result()
 
 
 class _Pruned:
     """A search that prunes, graph by graph."""
 
-    def __init__(self, known: Evaluation, space: Space, best: Best | None) -> None:
-        self._known, self._space, self._best = known, space, best
-        self._bounds = bounds_of(known, space)
+    def __init__(self, known: Evaluation, space: Space, bounds: Bounds, best: Best | None) -> None:
+        self._known, self._space, self._bounds, self._best = known, space, bounds, best
         self._device = known.problem.cluster.device.usable_memory / GIGABYTE
         self._excluded = Counter[str]()
+        self._case, self._cases = np.zeros(len(space), dtype=np.int64), list[tuple[int, int]]()
+        for case, places in cases(space):
+            self._case[places] = len(self._cases)
+            self._cases.append(case)
 
     def result(self) -> SearchResult:
         """Simulated configurations, and the reasons why the others are not."""
@@ -150,35 +161,42 @@ class _Pruned:
             places.append(left)
             if self._best:
                 speed, needed = some.batch / predicted[-1].seconds, predicted[-1].memory_gb
-                self._best.add(some, speed, needed)
+                self._best.add(self._cases_of(left), speed, needed)
         simulated = self._space.take(np.concatenate(places))
         return SearchResult(
             known.outcomes_of(simulated, Predicted.joined(predicted)), self._excluded
         )
 
+    def _cases_of(self, places: Offsets) -> Cases:
+        """The cases of some places; most graphs have one."""
+        numbers = self._case[places]
+        if len(numbers) and (numbers == numbers[0]).all():
+            return [(self._cases[numbers[0]], slice(None))]
+        kinds = np.unique(numbers).tolist()
+        return [(self._cases[each], np.flatnonzero(numbers == each)) for each in kinds]
+
     def _left(self, graph: Graph) -> Offsets:
         """The places that have to be simulated, by bounds that get closer."""
         places = np.arange(graph.places.start, graph.places.stop)
-        left = self._within(places, *(each[graph.places] for each in self._bounds[1:]))
-        for memories in closer_memories(self._known, graph.step):
+        left, bounds = self._within(places, self._bounds.take(graph.places))
+        in_time = self._best is not None
+        for closer in closer_bounds(self._known, graph.step, in_time=in_time):
             if not len(left):
                 break
-            physicals = map(self._known.physical, self._space.take(left).settings)
-            needed = fullest_of([memories(physical) for physical in physicals])
-            left = self._within(left, needed.total_gb, needed.reserved_gb)
+            physicals = [*map(self._known.physical, self._space.take(left).settings)]
+            left, bounds = self._within(left, closer(physicals, bounds))
         return left
 
-    def _within(self, places: Offsets, memory_gb: Seconds, reserved_gb: Seconds) -> Offsets:
-        """Those that may fit and be wanted, if they need this memory at least."""
-        fits = reserved_gb <= self._device
+    def _within(self, places: Offsets, bounds: Bounds) -> tuple[Offsets, Bounds]:
+        """Those that may fit and be wanted within these bounds."""
+        fits = bounds.reserved_gb <= self._device
         self._exclude(TOO_LARGE, fits)
-        places, memory_gb = places[fits], memory_gb[fits]
-        if self._best is None:
-            return places
-        speed = self._bounds.throughput[places]
-        wanted = ~self._best.exceeds(self._space.take(places), speed, memory_gb)
-        self._exclude(TOO_SLOW, wanted)
-        return places[wanted]
+        places, bounds = places[fits], bounds.take(fits)
+        if self._best is None or not len(places):
+            return places, bounds
+        exceed = self._best.exceeds(self._cases_of(places), bounds.throughput, bounds.memory_gb)
+        self._exclude(TOO_SLOW, ~exceed)
+        return places[~exceed], bounds.take(~exceed)
 
     def _exclude(self, reason: str, kept: Flags) -> None:
         if left_out := len(kept) - int(np.count_nonzero(kept)):
@@ -187,14 +205,18 @@ class _Pruned:
 
 def most_promising_first(problem: Problem, chosen: Space) -> Space:
     """By the most throughput that configurations may have; those with one graph together."""
-    throughput = bounds_of(evaluation_of(problem), chosen).throughput
+    return chosen.take(by_promise(chosen, bounds_of(evaluation_of(problem), chosen)))
+
+
+def by_promise(chosen: Space, bounds: Bounds) -> Offsets:
+    """The places of configurations in that order."""
     graphs = [graph.places for graph in chosen.graphs()]
     if not graphs:
-        return chosen
+        return np.zeros(0, dtype=np.int64)
     begins = np.array([each.start for each in graphs])
-    order = np.argsort(-np.maximum.reduceat(throughput, begins), kind="stable")
+    order = np.argsort(-np.maximum.reduceat(bounds.throughput, begins), kind="stable")
     places = [np.arange(graphs[each].start, graphs[each].stop) for each in order.tolist()]
-    return chosen.take(np.concatenate(places))
+    return np.concatenate(places)
 
 
 def nothing_can_fit(problem: Problem, chosen: Space) -> bool:

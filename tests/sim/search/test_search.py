@@ -31,7 +31,7 @@ from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.software_profiles import CURRENT
 from bfpp.sim.models.model import load_model
 from bfpp.sim.search import evaluation
-from bfpp.sim.search.bounds import bounds_of, closer_memories
+from bfpp.sim.search.bounds import bounds_of, closer_bounds
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluate
 from bfpp.sim.search.outcomes import outcome_of
@@ -187,12 +187,19 @@ def test_no_schedule_passes_the_bounds(outcomes):
     known = evaluation.Evaluation(PROBLEM)
     bounds = bounds_of(known, outcomes.space)
     assert (outcomes.samples_per_second <= bounds.throughput).all()
-    for each, least in zip(outcomes, bounds.memory_gb.tolist(), strict=True):
+    timed = 0
+    for place, each in enumerate(outcomes):
         physical = known.physical(CostSetting.of(each.configuration))
-        closer = closer_memories(known, each.configuration)
-        needed = [least, *(memories(physical).fullest.total_gb for memories in closer)]
+        every = [bounds.take(slice(place, place + 1))]
+        for closer in closer_bounds(known, each.configuration):
+            every.append(closer([physical], every[-1]))
+        needed, speed = ([step[at].item() for step in every] for at in (1, 0))
         assert needed == sorted(needed)
         assert needed[-1] == each.memory_largest_gb
+        assert speed == sorted(speed, reverse=True)
+        assert speed[-1] >= each.samples_per_second
+        timed += speed[-1] < speed[0]
+    assert timed > len(outcomes) / 10
 
 
 @pytest.mark.parametrize("memory", [8, 3])
