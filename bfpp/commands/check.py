@@ -27,7 +27,7 @@ from bfpp.schedules.formats.python_file import MARK
 from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts, read_values
 from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.orders.validity import OrderViolation, order_violations
-from bfpp.schedules.reading import read_file, read_stream
+from bfpp.schedules.reading import exists, read_file, read_stream
 from bfpp.schedules.validity import Kind, violations
 from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.terminal.formats import JSON
@@ -149,7 +149,7 @@ def _is_content(source: str) -> bool:
         or holds_experiment(source)
     ):
         return False
-    return source == "-" or source.endswith((ORDERS, *JSON)) or Path(source).exists()
+    return source == "-" or source.endswith((ORDERS, *JSON)) or exists(Path(source))
 
 
 def _check_file(options: argparse.Namespace) -> Findings:

@@ -51,7 +51,7 @@ def _by_reason(ignored: Iterable[Ignored]) -> Iterator[str]:
         yield f"{', '.join(dict.fromkeys(alike))} ({reason})"
 
 
-def report_left_out(command: str | None, schedule: str) -> None:
+def report_left_out(command: str | None, schedule: str | None) -> None:
     """Say on standard error which settings of a launch file may matter and are left out.
 
     `bfpp simulate` prints all of them.
