@@ -209,12 +209,12 @@ def _ranked(
     front = pareto(ranked(outcomes))
     once = without_duplicates(best_first)
     shown = rows_of(once, options.top)
-    found = decided(problem, once, shown, workers)
+    choice = decided(problem, once, shown, workers)
     given = None
-    if found and (experiment := searched_from(options)):
+    if choice and (experiment := searched_from(options)):
         own = problem_alone(problem, experiment)
-        given = compared(problem, found.winner, own, experiment.configuration)
-    return Ranking(outcomes, best_first, once, shown, front, found, given)
+        given = compared(problem, choice.winner, own, experiment.configuration)
+    return Ranking(outcomes, best_first, once, shown, front, choice, given)
 
 
 def _record(
