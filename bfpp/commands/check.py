@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_of_file
@@ -24,10 +24,17 @@ from bfpp.schedules import (
 from bfpp.schedules.families.registry import DEFAULT_SCHEDULES, ORDERS, canonical_name
 from bfpp.schedules.formats.graph_json import read_graph
 from bfpp.schedules.formats.python_file import MARK
-from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts, read_values
+from bfpp.schedules.formats.torch_csv import (
+    layout_of,
+    ranks_of,
+    read_orders,
+    read_posts,
+    read_values,
+)
+from bfpp.schedules.formats.torch_waits import SINCE, has_waits, wait_violations
 from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.orders.validity import OrderViolation, order_violations
-from bfpp.schedules.reading import read_file, read_stream
+from bfpp.schedules.reading import exists, read_file, read_stream
 from bfpp.schedules.validity import Kind, violations
 from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.terminal.formats import JSON
@@ -39,12 +46,28 @@ INVALID = 1
 POSTING = ("p2p", "eager")
 """Posting of transfers: options override a file of orders."""
 
-Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
-"""Records of violations, and of deviations from the rules that are valid."""
+
+class Findings(NamedTuple):
+    """Records of violations, and of deviations from the rules that are valid.
+
+    Of actions with communication also which releases of PyTorch read them.
+    """
+
+    wrong: list[dict[str, Any]]
+    remarks: list[dict[str, Any]]
+    release: str | None = None
+
+
+RELEASES = {
+    True: f"torch {SINCE[0]}.{SINCE[1]} and later",
+    False: f"torch before {SINCE[0]}.{SINCE[1]}",
+}
+"""Releases of PyTorch whose actions have waits, or none."""
 
 
 def _check_orders(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
     orders, posts = read_orders(text), read_posts(text)
+    rows = [row for _, row in ranks_of(text)]
     said = {name: each for name, each in read_values(text).items() if name in POSTING}
     base = experiment_of_file(path, {"schedule": DEFAULT_SCHEDULES[0], **said})
     communication = base.changed(**given).communication
@@ -54,7 +77,11 @@ def _check_orders(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
             lower(orders, layout_of(orders), communication, posts=posts)
         except tuple(LOWERED) as error:
             broken = [_of_lowering(error)]
-    return [asdict(violation) for violation in broken], []
+    waits = has_waits(rows)
+    if waits:
+        broken += wait_violations(rows)
+    release = None if waits is None else RELEASES[waits]
+    return Findings([asdict(violation) for violation in broken], [], release)
 
 
 def _check_file_of_graph(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
@@ -70,18 +97,18 @@ def _check_graph(graph: TaskGraph) -> Findings:
         [asdict(each) for each in findings if each.kind is kind]
         for kind in (Kind.WRONG, Kind.REMARK)
     )
-    return wrong, remarks
+    return Findings(wrong, remarks)
 
 
 def _check_schedule(configuration: Configuration) -> Findings:
     """Its orders, and then its graph; orders of copies of stages by what follows from them."""
     orders = configuration.schedule.orders(configuration.layout)
     if not configuration.layout.copies and (broken := order_violations(orders)):
-        return [asdict(each) for each in broken], []
+        return Findings([asdict(each) for each in broken], [])
     try:
         graph = configuration.graph()
     except tuple(LOWERED) as error:
-        return [asdict(_of_lowering(error))], []
+        return Findings([asdict(_of_lowering(error))], [])
     return _check_graph(graph)
 
 
@@ -126,18 +153,21 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is wrong, then what is remarked; exit with 1 unless all is valid."""
     if options.format or _is_content(options.schedule):
-        wrong, remarks = _check_file(options)
+        wrong, remarks, release = _check_file(options)
     else:
-        wrong, remarks = _check_schedule(shared.pipeline(options).configuration)
+        wrong, remarks, release = _check_schedule(shared.pipeline(options).configuration)
     valid = not wrong and not (options.strict and remarks)
     if options.json:
-        print_json({"valid": valid, "violations": wrong, "remarks": remarks})
+        record = {"valid": valid, "violations": wrong, "remarks": remarks}
+        print_json(record | ({"release": release} if release else {}))
     else:
         for each in wrong:
             sys.stdout.write(one_line(f"{each['rule']}: {each['message']}") + "\n")
         for each in remarks:
             sys.stdout.write(one_line(f"remark: {each['rule']}: {each['message']}") + "\n")
         sys.stdout.write("valid\n" if valid else "invalid\n")
+        if release:
+            sys.stdout.write(f"actions of {release}\n")
     return 0 if valid else INVALID
 
 
@@ -149,7 +179,7 @@ def _is_content(source: str) -> bool:
         or holds_experiment(source)
     ):
         return False
-    return source == "-" or source.endswith((ORDERS, *JSON)) or Path(source).exists()
+    return source == "-" or source.endswith((ORDERS, *JSON)) or exists(Path(source))
 
 
 def _check_file(options: argparse.Namespace) -> Findings:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
+from bfpp.launchers.releases import add_release_argument, release_of
 from bfpp.options import shared
 from bfpp.schedules.formats.torch_actions import write_actions
 from bfpp.schedules.formats.torch_csv import write_orders
+from bfpp.schedules.formats.torch_waits import SINCE
 from bfpp.schedules.orders.steps import in_units
 from bfpp.terminal.formats import END_OF_ORDERS, ORDERS
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
-from bfpp.terminal.printing import print_json
+from bfpp.terminal.printing import note, print_json
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,6 +30,7 @@ def add_arguments(parser: Parser) -> None:
         "and W, micro-batch), or with communication, which its runtime loads as compute_comms "
         "(default: torch)",
     )
+    add_release_argument(parser)
     add_output(parser, "--out", [ORDERS], "write them to a file, for PyTorch or as SCHEDULE")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -37,15 +40,16 @@ def run(options: argparse.Namespace) -> int:
     """Print one line a rank, and write the same."""
     configuration = shared.pipeline(options).configuration
     schedule, layout = configuration.schedule, configuration.layout
+    release = release_of("torch", options.release)
     if options.format == "torch":
         lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
     else:
-        lines = write_actions(configuration.graph())
+        lines = write_actions(configuration.graph(), waits=release.number >= SINCE)
+        note(f"bfpp orders: actions of {release}")
     text = f"# slices = {layout.slices}\n{lines}" if layout.slices > 1 else lines
     if options.json:
-        print_json(
-            {"schedule": schedule.name, "orders": [row.split(",") for row in lines.splitlines()]}
-        )
+        record = {"schedule": schedule.name, "release": release.name}
+        print_json(record | {"orders": [row.split(",") for row in lines.splitlines()]})
     else:
         sys.stdout.write(text)
     if options.out:

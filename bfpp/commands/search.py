@@ -15,19 +15,25 @@ from bfpp.api.searching import broken_rules, chosen_configurations, decided, sea
 from bfpp.api.workers import Workers
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
+from bfpp.options.launch_notes import launch_of, launch_record, report_left_out
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, parse_fixed, problem_of
-from bfpp.options.search_file import add_search_file, search_text
+from bfpp.options.search_file import (
+    add_search_file,
+    problem_alone,
+    search_text,
+    searched_from,
+)
 from bfpp.reports.search.costs import cost
 from bfpp.reports.search.page import TIMELINES, write_search_page
 from bfpp.reports.search.results import WRITERS, Journal, write_table
-from bfpp.reports.search.summary import print_decision, record_of
+from bfpp.reports.search.summary import print_decision, print_given, record_of, record_of_rival
 from bfpp.reports.search.table import print_cases, print_outcomes, rows_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
-from bfpp.sim.search.decision import Decision
+from bfpp.sim.search.decision import Decision, Rival, compared
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
@@ -66,7 +72,10 @@ class Tried(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """All outcomes; those that fit, best first, also without duplicates; and why the best wins."""
+    """All outcomes; those that fit, best first, also without duplicates; and why the best wins.
+
+    `given` is the experiment that the search begins from, if there is one.
+    """
 
     outcomes: Outcomes
     best_first: Outcomes
@@ -74,6 +83,7 @@ class Ranking(NamedTuple):
     shown: Sequence[Outcome]
     front: Outcomes
     decision: Decision | None
+    given: Rival | None
 
     @property
     def ties(self) -> Mapping[Configuration, bool]:
@@ -150,13 +160,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _search(options: argparse.Namespace, workers: Workers) -> int:
     begun = time.monotonic()
+    report_left_out(options.command, options.file)
     problem = replace(
         problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
     )
     chosen = chosen_configurations(problem)
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    assumed, excluded, interrupted = assumptions(options), Counter[str](), False
+    launch, excluded, interrupted = launch_of(options.file), Counter[str](), False
+    assumed = [*assumptions(options), *(launch.assumed if launch else ())]
     try:
         known = journal.outcomes
         for part in search(
@@ -171,9 +183,10 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     outcomes = outcomes.take(outcomes.space.are_in(chosen))
     outcomes = outcomes.take(outcomes.space.places_in_order)  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    ranking = _ranked(problem, outcomes, options.top, workers)
+    ranking = _ranked(problem, outcomes, options, workers)
     if options.json:
-        print_json(with_assumptions(_record(problem, ranking, tried, options), assumed))
+        record = _record(problem, ranking, tried, options) | launch_record(launch)
+        print_json(with_assumptions(record, assumed))
     else:
         _print(problem, ranking, tried, options)
     _write(problem, ranking, options)
@@ -189,12 +202,19 @@ def _keeps_all(options: argparse.Namespace) -> bool:
     return options.top is None and bool(options.out or options.journal)
 
 
-def _ranked(problem: Problem, outcomes: Outcomes, top: int | None, workers: Workers) -> Ranking:
+def _ranked(
+    problem: Problem, outcomes: Outcomes, options: argparse.Namespace, workers: Workers
+) -> Ranking:
     best_first = ranked(outcomes, problem.objective)
     front = pareto(ranked(outcomes))
     once = without_duplicates(best_first)
-    shown = rows_of(once, top)
-    return Ranking(outcomes, best_first, once, shown, front, decided(problem, once, shown, workers))
+    shown = rows_of(once, options.top)
+    choice = decided(problem, once, shown, workers)
+    given = None
+    if choice and (experiment := searched_from(options)):
+        own = problem_alone(problem, experiment)
+        given = compared(problem, choice.winner, own, experiment.configuration)
+    return Ranking(outcomes, best_first, once, shown, front, choice, given)
 
 
 def _record(
@@ -229,6 +249,8 @@ def _record(
         record["nearest"] = nearest(ranking.outcomes).record
     if ranking.decision:
         record["decision"] = record_of(ranking.decision)
+    if ranking.given:
+        record["given"] = record_of_rival(ranking.given)
     return record
 
 
@@ -258,6 +280,8 @@ def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.N
         }
         winner = ranking.decision.winner
         best, costs = _experiment(winner, problem, options), cost(winner, options.price)
+        if ranking.given:
+            print_given(options.file, ranking.given)
         print_decision(ranking.decision, left_out, best, costs, problem.jitter)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from bfpp.api.searching import chosen_configurations, search
 from bfpp.api.workers import Workers
 from bfpp.options import shared
+from bfpp.options.launch_notes import report_left_out
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, problem_of
 from bfpp.options.search_file import add_search_file
@@ -58,6 +59,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, extrapolate, and lay out by schedule."""
+    report_left_out(options.command, options.file)
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)

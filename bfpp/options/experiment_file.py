@@ -10,6 +10,7 @@ from typing import Any
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import MARK, file_of, require_trust
 from bfpp.schedules.layout.framework_cuts import layout_text, module_names
+from bfpp.schedules.reading import exists
 from bfpp.sim.cluster.software_profiles import BEFORE
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.experiment.values import OPTIONS
@@ -40,7 +41,7 @@ def read_experiment(path: str, *, trust: bool = False) -> Experiment:
         value = values.get(name)
         if isinstance(value, str) and "." in value:
             folder, named = Path(path).parent, file_of(value) if MARK in value else Path(value)
-            values[name] = str(folder / value) if (folder / named).exists() else value
+            values[name] = str(folder / value) if exists(folder / named) else value
     require_trust(path, values[FIELD], trust=trust)
     return experiment_of_file(path, values)
 

@@ -51,19 +51,15 @@ def _by_reason(ignored: Iterable[Ignored]) -> Iterator[str]:
         yield f"{', '.join(dict.fromkeys(alike))} ({reason})"
 
 
-def report_left_out(command: str | None, schedule: str) -> None:
+def report_left_out(command: str | None, schedule: str | None) -> None:
     """Say on standard error which settings of a launch file may matter and are left out.
 
     `bfpp simulate` prints all of them.
     """
     if command == "simulate" or (launch := launch_of(schedule)) is None:
         return
-    from rich.console import Console
-    from rich.text import Text
-
-    from bfpp.terminal.error_lines import one_line
+    from bfpp.terminal.printing import note
 
     names = [each.name for each in launch.ignored if each.matters]
     said = f"left out or taken otherwise: {', '.join(names)}; " if names else ""
-    text = f"bfpp {command}: {launch.source}: {said}assumed {'; '.join(launch.assumed)}"
-    Console(stderr=True, highlight=False).print(Text(one_line(text)), soft_wrap=True)
+    note(f"bfpp {command}: {launch.source}: {said}assumed {'; '.join(launch.assumed)}")

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from bfpp.sim.models.hugging_face import is_config
 from bfpp.sim.models.model import Transformer, load_model
-from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.printing import note
 
 
 def add_model_argument(group: argparse._ActionsContainer, *, required: bool = False) -> None:
@@ -51,9 +48,7 @@ def assumptions(options: argparse.Namespace) -> list[str]:
         f"--seq-length {load_model(options.model).sequence}: the longest that {options.model} "
         "allows; it does not say what is trained with"
     )
-    Console(stderr=True, highlight=False).print(
-        Text(one_line(f"bfpp {options.command}: assumed {assumed}")), soft_wrap=True
-    )
+    note(f"bfpp {options.command}: assumed {assumed}")
     return [assumed]
 
 

@@ -1,6 +1,9 @@
 """Searches as files: TOML with the values of a search, by the names of its options.
 
 What `--save` writes has every value, so that the search stays what it is when a default changes.
+An experiment, of a launch file too, is the search for what is faster: the model, the hardware, the
+batch and the precision stay, and what a search varies is tried as the experiment has it, too.
+Everything else is as the experiment says, but for what another schedule or degrees decide anew.
 """
 
 from __future__ import annotations
@@ -8,10 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bfpp.launchers.recognise import is_launch_file
+from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.options.search import (
     OF_IMPLEMENTATION,
     OF_MODEL,
@@ -26,13 +32,16 @@ from bfpp.options.search import (
 from bfpp.options.shared import TRUST, add_trust_argument
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.errors import did_you_mean
+from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.schedules.formats.python_file import require_trust
+from bfpp.schedules.reading import exists
+from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
-from bfpp.sim.presets.file_kinds import SEARCH, require_kind
+from bfpp.sim.presets.file_kinds import EXPERIMENT, SEARCH, kind_of, require_kind
 from bfpp.sim.presets.files import read_toml
 from bfpp.sim.search.enumeration import expert_sizes
 from bfpp.sim.search.objectives import Jitter
-from bfpp.sim.search.problem import DIMENSIONS, Problem
+from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
 from bfpp.terminal.parser import Parser
 
 FIELD, SUFFIX = "file", ".toml"
@@ -50,6 +59,17 @@ FIX, FIXED = "fix", "fixed"
 """An option, and the table of its values: those that are not searched, or not all of them."""
 
 
+ANEW = ("pp_overlap", "dp_overlap", "p2p", "eager", "sequence_parallel")
+"""Values that go with a schedule or with degrees."""
+
+AS_GIVEN, NOT_ADDED = ("precision",), ("ep", "cut")
+"""Ranges that have the experiment's value alone, and those of which it adds none."""
+
+
+DECIDED = {*RANGES, *DIMENSIONS, *WITH_OPTIONS, *OF_MODEL, *PER_CONFIGURATION}
+"""Values of a configuration, of its model, hardware and software."""
+
+
 def add_search_file(parser: Parser) -> None:
     """A file of a search to take values from."""
     parser.add_argument(
@@ -57,26 +77,51 @@ def add_search_file(parser: Parser) -> None:
         nargs="?",
         type=_search_file,
         metavar="FILE",
-        help="a search that --save wrote (FILE.toml); options change it",
+        help="a search that --save wrote (FILE.toml); or an experiment, as a file or a launch file "
+        "(train.sh, -- torchrun ...): what is faster with its model on its GPUs; options change it",
     )
     parser.extended_by(_take_file)
     add_trust_argument(parser)
 
 
 def _search_file(text: str) -> str:
-    """The name of a search's file, which distinguishes it from values of other options."""
-    if not text.endswith(SUFFIX):
-        raise argparse.ArgumentTypeError(f"must be a file named {SUFFIX}, not {text!r}")
+    """The name of a search's file or an experiment's, apart from other options' values."""
+    if not holds_experiment(text):
+        reason = f"must be a file named {SUFFIX}, or a launch file, not {text!r}"
+        raise argparse.ArgumentTypeError(reason)
     return text
 
 
+def searched_from(options: argparse.Namespace) -> Experiment | None:
+    """The experiment that FILE is, if it is one, on the hardware that is searched."""
+    if options.file is None or not _is_experiment(options.file):
+        return None
+    own = {name: value for name in WITH_OPTIONS if (value := getattr(options, name)) is not None}
+    return _experiment(options.file, trust=options.trust).changed(**own)
+
+
+def _experiment(path: str, *, trust: bool) -> Experiment:
+    try:
+        return named(path, trust=trust)
+    except InvalidConfiguration as error:
+        reason = error.reason if error.field == SCHEDULE else str(error)
+        raise InvalidConfiguration(FIELD, reason) from None
+
+
+def _is_experiment(path: str) -> bool:
+    return is_launch_file(path) or kind_of(read_toml(FIELD, path)) is EXPERIMENT
+
+
 def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -> None:
-    """Take the values of a search's file, if one is given, for options that are not."""
-    path = next((word for word in arguments if word.endswith(SUFFIX)), None)
+    """Take the values of a file, if one is given, for options that are not."""
+    path = next((word for word in arguments if holds_experiment(word)), None)
     if path is None:
         return
-    table = read_toml(FIELD, path)
-    require_kind(FIELD, path, table, SEARCH)
+    if _is_experiment(path):
+        table = experiment_table(path, _experiment(path, trust=TRUST in words))
+    else:
+        table = read_toml(FIELD, path)
+        require_kind(FIELD, path, table, SEARCH)
     values = {name: value for name, value in table.items() if name not in ("format", FIXED)}
     if FIX in values:
         raise InvalidConfiguration(FIELD, f"{path}: {FIX}: the table [{FIXED}] says it")
@@ -98,6 +143,43 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
             parser.assume(option, texts)
         except (argparse.ArgumentTypeError, ValueError) as error:
             raise InvalidConfiguration(FIELD, f"{path}: {name}: {error}") from None
+
+
+def experiment_table(path: str, experiment: Experiment) -> dict[str, Any]:
+    """The values of the search; raises `InvalidConfiguration` for an experiment of no model."""
+    if experiment.software is None:
+        raise InvalidConfiguration(FIELD, f"{path} says no model, which a search divides")
+    record, configuration = experiment.record, experiment.configuration
+    schedule = record.pop("schedule")
+    own = {name: value for name, value in record.items() if name in OPTIONS and name not in ANEW}
+    return {
+        **{name: own[name] for name in WITH_OPTIONS if name in own},
+        "gpus": [configuration.degrees.devices],
+        "batch": [configuration.batch],
+        **({} if schedule in DEFAULT_SCHEDULES else {"schedule": [*DEFAULT_SCHEDULES, schedule]}),
+        **{
+            name: _tried(name, own[name], experiment)
+            for name in RANGES
+            if name in own and name not in NOT_ADDED
+        },
+        FIXED: {name: value for name, value in own.items() if name not in DECIDED},
+    }
+
+
+def problem_alone(problem: Problem, experiment: Experiment) -> Problem:
+    """The problem with all that an experiment says beside its configuration."""
+    fixed = {name: getattr(experiment, name) for name in OPTIONS if name not in DECIDED}
+    return replace(problem, schedules=(experiment.rule,), fixed=tuple(fixed.items()))
+
+
+def _tried(name: str, own: Any, experiment: Experiment) -> list[Any]:
+    """The values of a range: those of a search that does not name it, and the experiment's."""
+    if name in AS_GIVEN:
+        return [own]
+    usual = usual_ranges(experiment.transformer, experiment.require_physical().implementation)
+    values = usual.get(name, (DEFAULTS[name],))
+    words = [UNLIMITED.get(name, "none") if each is None else str(each) for each in values]
+    return words if str(own) in words else [*words, own]
 
 
 def _listed(value: object) -> list[object]:
@@ -127,7 +209,7 @@ def _given_fixes(words: Sequence[str]) -> Iterator[str]:
 
 def _beside(path: str, name: str, text: str) -> str:
     beside = Path(path).parent / text
-    return str(beside) if name in NAMED and "." in text and beside.is_file() else text
+    return str(beside) if name in NAMED and "." in text and exists(beside) else text
 
 
 def search_text(options: argparse.Namespace, problem: Problem) -> str:

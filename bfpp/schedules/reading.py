@@ -59,6 +59,14 @@ def read_file(path: Path) -> bytes:
         return read_stream(file)
 
 
+def exists(path: Path) -> bool:
+    """True if there is a file or a folder of that name; False for a text that can name none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # as sizes of a model, which are longer than names may be
+        return False
+
+
 def read_stream(stream: IO[bytes] | gzip.GzipFile, most: int | None = None) -> bytes:
     """Contents of a stream; raises `OSError` if they are larger than the bound."""
     most = max(MOST_BYTES, _asked_for()) if most is None else most

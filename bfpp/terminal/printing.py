@@ -86,7 +86,11 @@ def output() -> Console:
     return Console(width=None if is_narrowed else WIDTH_OF_FILES)
 
 
+def note(text: str) -> None:
+    """One line on standard error."""
+    Console(stderr=True, highlight=False).print(Text(one_line(text)), soft_wrap=True)
+
+
 def announce(path: Path) -> None:
     """Report on standard error that a file was written."""
-    text = Text(one_line(f"wrote {path}"))
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+    note(f"wrote {path}")

@@ -102,7 +102,14 @@ def test_options_change_a_saved_search(tmp_path, monkeypatch):
         ("gpus = [2]\nfixed = 3", "fixed must be a table"),
         ('gpus = [2]\nfix = ["tp=2"]', "fix: the table [fixed] says it"),
         ("gpus = [2]\ntrust = true", "trust: takes no value"),
-        ('format = "bfpp experiment 1"\nschedule = "1f1b"', "is an experiment, not a search"),
+        (
+            'format = "bfpp experiment 1"\nschedule = "1f1b"',
+            "says no model, which a search divides",
+        ),
+        (
+            'format = "bfpp machine profile 1"',
+            "is a profile of a machine, from bfpp calibrate, not a search",
+        ),
         ("gpus = [", "is not TOML"),
         ("gpus = []", "gpus: takes at least one value"),
         ('gpus = [2]\nout = "else.csv"', "out: only the command line"),
@@ -133,7 +140,7 @@ def test_what_the_command_line_fixes_counts_by_any_of_its_names(tmp_path, monkey
 def test_what_is_no_file_of_a_search_is_not_overlooked(bfpp):
     code, out, err = bfpp(f"search {SEARCHES['paper']} saved")
     assert (code, out) == (2, "")
-    assert "must be a file named .toml, not 'saved'" in err
+    assert "must be a file named .toml, or a launch file, not 'saved'" in err
 
 
 def test_any_letters_are_saved(tmp_path, monkeypatch):

@@ -27,18 +27,37 @@ def record_of(decision: Decision) -> dict[str, Any]:
     return {
         "kind": kind_of(decision.winner.configuration),
         "parts": dict(decision.parts),
-        "rivals": [
-            {
-                "kind": kind_of(rival.outcome.configuration),
-                "configuration": rival.outcome.record,
-                "longer": dict(rival.longer),
-                "slower": rival.distance.share,
-                "margin": rival.distance.margin,
-                "ties": rival.distance.ties,
-            }
-            for rival in decision.rivals
-        ],
+        "rivals": [*map(record_of_rival, decision.rivals)],
     }
+
+
+def record_of_rival(rival: Rival) -> dict[str, Any]:
+    """A comparison with the winner as a JSON object; times in seconds."""
+    return {
+        "kind": kind_of(rival.outcome.configuration),
+        "configuration": rival.outcome.record,
+        "longer": dict(rival.longer),
+        "slower": rival.distance.share,
+        "margin": rival.distance.margin,
+        "ties": rival.distance.ties,
+    }
+
+
+def print_given(source: str, given: Rival) -> None:
+    """Print what the winner saves of the step of the experiment that the search is of."""
+    outcome, name = given.outcome, "The command" if " " in source else source
+    missing = f", {outcome.missing_gb:.1f} more than a device has" if outcome.missing_gb else ""
+    itself = (
+        f"{name} as it is: {_named(outcome)}: {in_words(outcome.step_time)} a step, "
+        f"{outcome.memory_reserved_gb:.1f} GiB reserved{missing}."
+    )
+    share, whole = given.distance.share, sum(given.longer.values())
+    if share > NOISE:
+        saved = f"saves {in_words(whole)} a step, {share / (1 + share):.1%}"
+        found = f"The best {saved}{_parts(given, -1)}{_tie(given)}."
+    else:
+        found = f"Nothing that was tried is faster{_tie(given) if share < -NOISE else ''}."
+    output().print(Text(f"{itself} {found}\n"), soft_wrap=True)
 
 
 def print_decision(
@@ -81,25 +100,31 @@ def _named(outcome: Outcome) -> str:
 
 
 def _against(rival: Rival) -> str:
-    """Differences of the winner from the best of another kind, largest first."""
+    """Comparison of the best of another kind with the winner."""
+    share = rival.distance.share
+    slower = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'}"
     whole = sum(rival.longer.values())
+    in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
+    apart = f"{slower} ({in_all}{_parts(rival, +1)})" if abs(share) > NOISE else "as fast"
+    return f"Against {_named(rival.outcome)}, which is {apart}{_tie(rival)}."
+
+
+def _parts(rival: Rival, sign: int) -> str:
+    """Differences between it and the winner by part, the largest first."""
     parts = sorted(rival.longer.items(), key=lambda part: -abs(part[1]))
     differences = ", ".join(
-        f"{name} {'+' if seconds > 0 else '-'}{in_words(abs(seconds))}"
+        f"{name} {'+' if sign * seconds > 0 else '-'}{in_words(abs(seconds))}"
         for name, seconds in parts
         if abs(seconds) > SHOWN * rival.outcome.step_time
     )
-    share, margin = rival.distance
-    slower = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'}"
-    tie = (
-        f"; a tie: predictions only resolve differences of more than {margin:.0%}"
-        if rival.distance.ties
-        else ""
-    )
-    in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
-    parts_of_it = f": {differences}" if differences else ""
-    apart = f"{slower} ({in_all}{parts_of_it})" if abs(share) > NOISE else "as fast"
-    return f"Against {_named(rival.outcome)}, which is {apart}{tie}."
+    return f": {differences}" if differences else ""
+
+
+def _tie(rival: Rival) -> str:
+    """Remark that predictions cannot tell which of the two is faster, if so."""
+    if not rival.distance.ties:
+        return ""
+    return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
 
 
 def next_commands(experiment: Experiment) -> list[str]:

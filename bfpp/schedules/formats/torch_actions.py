@@ -19,6 +19,7 @@ import numpy as np
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.formats.torch_csv import CARRIED
+from bfpp.schedules.formats.torch_waits import with_waits
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.graph.tasks import Task
 from bfpp.schedules.operations.operations import Operation, compute_steps
@@ -42,8 +43,11 @@ class Action(NamedTuple):
     holds: int = 0
 
 
-def write_actions(graph: TaskGraph) -> str:
-    """The actions of all ranks; raises `InvalidConfiguration` for stages of several units."""
+def write_actions(graph: TaskGraph, *, waits: bool = True) -> str:
+    """The actions of all ranks, with `waits` for what they begin, as PyTorch has had since 2.15.
+
+    Raises `InvalidConfiguration` for stages of several units.
+    """
     if max(graph.layout.units_per_stage) > 1:
         raise InvalidConfiguration(
             "units_per_stage", "PyTorch gathers whole stages: they must have one unit"
@@ -56,6 +60,9 @@ def write_actions(graph: TaskGraph) -> str:
         holding[place] += each.holds
         if not each.holds or 0 in (before, holding[place]):
             rows[each.rank].append(each.name)
+    if waits:
+        overlaps = graph.communication.dp_overlap
+        rows = [[*with_waits(row, overlaps=overlaps)] for row in rows]
     return "".join(",".join(row) + "\n" for row in rows)
 
 

@@ -33,7 +33,7 @@ _CODES = {letter: int(operation) for operation, letter in LETTERS.items()}
 
 _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(
-    r"[0-9]{1,9}(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]{0,9}"
+    r"[0-9]{1,9}(?:UNSHARD|RESHARD|(?:WAIT_)?REDUCE_GRAD|(?:RECV|(?:WAIT_)?SEND)_[FB])[0-9]{0,9}"
 )
 _BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
 _ACTION = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
@@ -77,7 +77,7 @@ def read_orders(text: str | bytes) -> list[Order]:
     Raises `MalformedOrders`, which names the line, the cell and what it holds,
     for anything but actions, and for a file without any compute step.
     """
-    orders = [np.array(list(steps_of(line, number)), dtype=STEP) for number, line in _ranks(text)]
+    orders = [np.array(list(steps_of(line, number)), dtype=STEP) for number, line in ranks_of(text)]
     if not any(map(len, orders)):
         raise MalformedOrders("holds no compute step (such as 0F0 or 0B0)")
     return orders
@@ -85,7 +85,7 @@ def read_orders(text: str | bytes) -> list[Order]:
 
 def read_posts(text: str | bytes) -> list[list[Post]]:
     """The sends and receives of each rank, in order; actions are valid (`read_orders`)."""
-    return [list(_posts(line)) for _, line in _ranks(text)]
+    return [list(_posts(line)) for _, line in ranks_of(text)]
 
 
 def _posts(line: str) -> Iterator[Post]:
@@ -110,7 +110,7 @@ def _lines(text: str | bytes) -> list[str]:
     return _END_OF_LINE.split(_decoded(text).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
 
 
-def _ranks(text: str | bytes) -> Iterator[tuple[int, str]]:
+def ranks_of(text: str | bytes) -> Iterator[tuple[int, str]]:
     """The number and the text of each rank's line."""
     lines = _lines(text)
     while lines and (not lines[-1].strip() or _is_remark(lines[-1])):

@@ -55,14 +55,19 @@ SEARCH = FileKind(
 KINDS = (EXPERIMENT, SEARCH, PROFILE, CONSTANTS, CLUSTER, MODEL)
 
 
+def kind_of(table: Table) -> FileKind | None:
+    """The kind of a table, by the format that it says or else by its keys, if it is known."""
+    if said := table.get("format"):
+        return next((each for each in KINDS if each.format == said), None)
+    return next((each for each in KINDS if each.keys & table.keys()), None)
+
+
 def require_kind(field: str, where: str, table: Table, kind: FileKind) -> None:
     """Raise `InvalidConfiguration` for a table that is of another kind, or of a later format."""
-    said = table.get("format")
-    actual = next((each for each in KINDS if said and each.format == said), None)
+    said, actual = table.get("format"), kind_of(table)
     if actual is None and said is not None:
         raise InvalidConfiguration(field, f"{where}: the format {said!r} is not {kind.format!r}")
-    actual = actual or next((each for each in KINDS if each.keys & table.keys()), kind)
-    if actual is not kind:
+    if actual not in (None, kind):
         raise InvalidConfiguration(
             field, f"{where} is {actual.title}, not {kind.title}; {actual.takers}"
         )

@@ -214,6 +214,13 @@ def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> R
     return Rival(other, longer, distance(winner, other, account.doubt, its.doubt))
 
 
+def compared(problem: Problem, winner: Outcome, own: Problem, given: Configuration) -> Rival:
+    """A configuration of its `own` problem against the winner of another one."""
+    other = evaluation_of(own).outcome(given)
+    ends = [_end(winner, other)]
+    return _rival(winner, account_of(problem, winner, ends), other, account_of(own, other, ends))
+
+
 def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
     """True if two tie by their residuals alone, however well constants are known."""
     known = evaluation_of(problem)

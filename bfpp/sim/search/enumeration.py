@@ -80,7 +80,7 @@ def _degrees(problem: Problem, gpus: int, broken: Counter[str]) -> Iterator[Degr
                 raise InvalidConfiguration(
                     "tp", f"{tp} is more than the {domain} devices that {level.name} joins"
                 )
-            problem.physical(degrees, microbatch_size=1)
+            problem.physical(degrees, microbatch_size=1, **problem.computed(degrees)[0])
             if not degrees.is_hybrid or degrees.dp_shard * degrees.cp > 1:  # else nothing is shared
                 yield degrees
 

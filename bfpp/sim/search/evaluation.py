@@ -82,7 +82,8 @@ class Evaluation:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._physical: dict[CostSetting, PhysicalCosts] = {}
-        self._dispatches = self.physical(CostSetting(Degrees(), 1)).dispatch_seconds > 0
+        computed, *_ = problem.computed(alone := Degrees())
+        self._dispatches = self.physical(CostSetting(alone, 1, **computed)).dispatch_seconds > 0
         # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = latest(_steps, OF_PIPELINE)
         self.graph = latest(self._graph)
