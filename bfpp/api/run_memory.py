@@ -1,9 +1,9 @@
 """Predicted memory of a run's ranks, by its task graph and its model's sizes.
 
-State and buffers are counted (`bfpp.executor.memory.sizes`). Activations are those of the cost
-model's operators, of a transformer of ours; where whole stages are recomputed, stages keep their
-inputs, whatever the model. What is not known is left out: activations of other models, and what an
-optimizer allocates while it updates.
+State and buffers are counted (`bfpp.executor.memory.sizes`), and what it takes to make them.
+Activations are those of the cost model's operators, of a transformer of ours; where whole stages
+are recomputed, stages keep their inputs, whatever the model. What is not known is left out:
+activations of other models, and what an optimizer allocates while it updates.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord
 from bfpp.traces.timeline.units import GIGABYTE
 
 if TYPE_CHECKING:
+    from bfpp.executor.memory.sizes import Start
     from bfpp.executor.model.transformer.transformer import TransformerSizes
     from bfpp.executor.plan.plan import Plan
     from bfpp.executor.train.job import Job
@@ -55,11 +56,26 @@ class Unpadded(Transformer):
         return self.vocabulary
 
 
-def require_memory(job: Job, plan: Plan, predicted: Sequence[MemoryRecord]) -> None:
+def start_of_job(job: Job, plan: Plan) -> list[Start]:
+    """Predicted memory of each process of a job before its first step."""
+    from bfpp.executor.memory.sizes import start_bytes
+
+    places = [(*job.ranks_of(process),) for process in range(job.processes)]
+    known = {
+        ranks: start_bytes(plan, ranks, restores=job.saving is not None)
+        for ranks in dict.fromkeys(places)
+    }
+    return [known[ranks] for ranks in places]
+
+
+def require_memory(
+    job: Job, plan: Plan, predicted: Sequence[MemoryRecord], starts: Sequence[Start]
+) -> None:
     """Raise `InvalidConfiguration` where this machine, or one of its GPUs, cannot hold the ranks.
 
     Ranks that share memory need what each keeps for the whole step; one with a GPU of its own, its
-    peak. Of a CPU run on several machines, it is not known here which ranks share one.
+    peak. Before the first step, processes make their layers, all at the same time. Of a CPU run on
+    several machines, it is not known here which ranks share one.
     """
     from bfpp.executor.processes.environment import is_joined
 
@@ -71,6 +87,12 @@ def require_memory(job: Job, plan: Plan, predicted: Sequence[MemoryRecord]) -> N
         kept = sum(held.at_peak.get(name, 0.0) for held in predicted for name in parts)
         what = "weights, gradients and states of the optimizer take"
         _require(job.dp * job.tp * kept, job.device, what)
+    before = "making the model takes"
+    if job.uses_gpu:
+        most = max((start.host for start in starts), default=0)
+        _require(job.processes_here * most, "cpu", before)
+    elif not is_joined():
+        _require(sum(start.peak for start in starts), "cpu", before)
 
 
 def _require(needed: float, device: str, what: str) -> None:

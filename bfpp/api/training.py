@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfpp.api.jobs import checked_plan, job_of
-from bfpp.api.run_memory import memory_of_job, require_memory
+from bfpp.api.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
 from bfpp.executor.settings import BackendName, DType, Optimization
 from bfpp.options.run import PRECISIONS
@@ -77,7 +77,7 @@ def train(
     )
     plan = checked_plan(job)
     if memory_check:
-        require_memory(job, plan, memory_of_job(job, plan))
+        require_memory(job, plan, memory_of_job(job, plan), start_of_job(job, plan))
     outcome = launch(in_each_process, job, job.processes, on_message=_listener(on_step, on_message))
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")

@@ -19,7 +19,7 @@ from bfpp.options.run import (
     add_process_arguments,
 )
 from bfpp.options.training import add_training_arguments
-from bfpp.reports.memory_tables import memory_record, print_memory
+from bfpp.reports.memory_tables import memory_record, print_memory, start_in_words, start_record
 from bfpp.reports.progress import listening, say
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured_profile import load_profile
@@ -83,7 +83,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of_options(options)
-    from bfpp.api.run_memory import memory_of_job, require_memory
+    from bfpp.api.run_memory import memory_of_job, require_memory, start_of_job
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from bfpp.executor.run.session import train
     from bfpp.executor.run.verification import verify
@@ -95,8 +95,9 @@ def run(options: argparse.Namespace) -> int:
     is_first = os.environ.get("RANK", "0") == "0"
     assumed = assumptions(options) if is_first else []
     predicted = memory_of_job(job, plan) if is_first else []
+    starts = start_of_job(job, plan) if is_first else []
     if options.memory_check:
-        require_memory(job, plan, predicted)
+        require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
@@ -116,7 +117,8 @@ def run(options: argparse.Namespace) -> int:
     use_cores(job.workers)
     verification = verify(plan, outcome) if options.verify and not outcome.stopped else None
     memory = memory_record(outcome.memory, predicted, plan.graph)
-    record = _record(job, outcome, tokens, verification) | {"memory": memory}
+    record = _record(job, outcome, tokens, verification)
+    record |= {"memory": memory, "start_memory": start_record(outcome.start, starts)}
     if options.json:
         print_json(with_assumptions(record, assumed))
     else:
@@ -248,6 +250,9 @@ def _print(
             rows.append(("steps left out", ", ".join(map(str, skipped))))
     else:
         rows = [("steps", f"none left after {record['first_step']}")]
+    rows.append(
+        ("memory of a process before the first step", start_in_words(record["start_memory"]))
+    )
     if verification:
         rows += [
             ("matches the single-process reference", "yes" if verification.is_exact else "NO"),

@@ -11,6 +11,7 @@ from bfpp.terminal.printing import RANKS_SHOWN, print_table
 from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord, steps_of
 
 if TYPE_CHECKING:
+    from bfpp.executor.memory.sizes import Start
     from bfpp.executor.train.memory_report import MeasuredMemory
 
 HOST = "offloaded, on the host"
@@ -64,6 +65,21 @@ def _task(held: MemoryRecord, graph: TaskGraph) -> dict[str, Any]:
         "stage": None if task.stage == NONE else task.stage,
         "microbatch": None if task.microbatch == NONE else task.microbatch,
     }
+
+
+def start_record(measured: Sequence[int], predicted: Sequence[Start]) -> list[dict[str, Any]]:
+    """The most bytes of tensors in each process before the first step, and what is predicted."""
+    return [
+        {"process": process, "peak": peak, "predicted_peak": expected.peak}
+        for process, (peak, expected) in enumerate(zip(measured, predicted, strict=True))
+    ]
+
+
+def start_in_words(record: Sequence[dict[str, Any]]) -> str:
+    """The largest memory of a process before the first step, measured and predicted."""
+    most = max(record, key=lambda start: int(start["peak"]))
+    unit, size = unit_of(most["peak"])
+    return f"{most['peak'] / size:.4g} {unit}, {most['predicted_peak'] / size:.4g} predicted"
 
 
 def print_memory(record: Sequence[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps
 KEYS = {
     "schema", "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
     "elapsed_times", "tokens_per_second", "stopped", "saved", "resumed_from", "changed",
-    "skipped_steps", "evaluations", "memory",
+    "skipped_steps", "evaluations", "memory", "start_memory",
 }  # fmt: skip
 VERIFIED = {
     "reference_losses", "max_loss_error", "max_weight_error", "movement_error", "tolerance",
@@ -96,6 +96,12 @@ def test_a_run_that_memory_cannot_hold(
         ended = run_here(capsys, *SMALL, "--backend", backend)
         assert ended.code == 2
         assert re.fullmatch(rf"bfpp run: --memory-check: {what} .* GiB", ended.line)
+    memory = {"cuda": 2.0**40, "cpu": 2.0**-2}
+    monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda each: memory[each.type])
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "one")
+    made = r"bfpp run: --memory-check: making the model takes .* GiB; this machine has .* GiB"
+    assert re.fullmatch(made, run_here(capsys, *SMALL, "--backend", "cuda").line)
+    monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda _: 2.0**-2)
     with pytest.raises(bfpp.InvalidConfiguration, match=f"^memory_check: {kept}"):
         bfpp.train(MODEL, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
     assert run_here(capsys, *SMALL, *LOCAL, "--no-memory-check").code == 0

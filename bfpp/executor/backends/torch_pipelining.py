@@ -113,6 +113,7 @@ class TorchPipeliningBackend(DistributedBackend):
 
     def __init__(self, plan: Plan, device: DeviceRuntime, kind: str, timeout: timedelta) -> None:
         super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)
+        self.worker.prepare()
         self.worker.run_step = self._runtime().step  # type: ignore[attr-defined]
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:

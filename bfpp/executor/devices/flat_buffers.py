@@ -23,7 +23,7 @@ buffer into as many tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -41,6 +41,12 @@ ROUND = 32
 def memory_of(tensor: Tensor) -> int:
     """The address of a tensor's storage: the same for all views of it."""
     return tensor.untyped_storage().data_ptr()
+
+
+def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:
+    """Bytes of the storages of tensors, each counted once; except for those at some addresses."""
+    storages = {memory_of(tensor): tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for place, storage in storages.items() if place not in without)
 
 
 @dataclass(frozen=True)
@@ -133,13 +139,20 @@ class UnitState:
         self,
         flat: Flat,
         number: int,
-        values: Tensor,
         dtype: torch.dtype,
+        device: torch.device,
         is_trained: bool = True,
     ) -> None:
         self.flat = flat
         self.own = slice(number * flat.share, (number + 1) * flat.share)
-        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True), is_trained)
+        share = torch.zeros(flat.share, dtype=dtype, device=device)
+        self.weights = nn.Parameter(share, is_trained)
+
+    def fill(self, values: Mapping[str, Tensor]) -> None:
+        """Take the share's part of whole parameters, of those that are given."""
+        for name, first, own in self.pieces(self.weights.detach()):
+            if name in values:
+                own.copy_(values[name].flatten()[first : first + len(own)])
 
     def reduce_to(self, gradients: Tensor) -> None:
         """Let reduced gradients of this share be there: the optimizer reads them there, too."""
@@ -220,13 +233,3 @@ def flat_of(
     """
     names = sorted(shapes, key=lambda name: (name not in wide, decay(name, shapes[name])))
     return Flat({name: shapes[name] for name in names}, shares, len(shapes.keys() & wide))
-
-
-def flatten(flat: Flat, values: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Values of parameters in a flat buffer."""
-    dtypes = {values[name].dtype for name in flat.shapes}
-    largest = max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
-    buffer = torch.zeros(flat.size, dtype=largest, device=device)
-    for name, view in flat.views(buffer).items():
-        view.copy_(values[name])
-    return buffer

@@ -90,6 +90,7 @@ class Worker(RankMemory):
 
     def begin(self, step: int, plan: Plan) -> None:
         """Load the first and the last unit's parts of the batch of a step or an evaluation."""
+        self.prepare()
         if plan is not self.plan:
             self.plan = plan
             for unit in self.units.values():

@@ -2,7 +2,8 @@
 
 Every operation that torch dispatches is seen, those of backward passes and of the optimizer too.
 What it returns in memory of its own was allocated, and is freed once nothing holds it any longer.
-What libraries allocate within an operation, to free it again there, is not seen.
+What libraries allocate within an operation, to free it again there, is not seen; what is a file's,
+or numpy's, is not counted.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from bfpp.schedules.columns import Seconds as Numbers
 class Allocations:
     """Log of allocations and frees, in order, by lanes that work at the same time.
 
-    Lanes append to the log, which needs no lock; sums are made in the end.
+    Lanes append to the log, which needs no lock; sums are made in the end. Tensors on the meta
+    device are left out, or counted alone if the memory is that of an `outline`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outline: bool = False) -> None:
+        self.outline = outline
         self.log: list[tuple[int, int]] = []
         self.live: dict[int, tuple[int, ref[torch.UntypedStorage]]] = {}
         self._numbers = count()
@@ -45,6 +48,10 @@ class Allocations:
             yield
         finally:
             _pop_mode()
+
+    def counts(self, tensor: Tensor) -> bool:
+        """True if a tensor's memory is torch's, and of the kind that is counted."""
+        return tensor.is_meta == self.outline and tensor.untyped_storage().resizable()
 
     def made(self, storage: torch.UntypedStorage) -> None:
         """A storage is new."""
@@ -71,6 +78,11 @@ class Allocations:
         changes = [0 if number in left_out else size for number, size in self.log]
         return np.cumsum([0, *changes], dtype=np.float64)
 
+    @property
+    def peak(self) -> int:
+        """The most bytes that were allocated at a time."""
+        return int(self.sizes(()).max())
+
 
 class _Seeing(TorchDispatchMode):
     """Reports storages that operations return and were not given."""
@@ -91,7 +103,7 @@ class _Seeing(TorchDispatchMode):
         known = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
-            if storage._cdata not in known:
+            if storage._cdata not in known and self.allocations.counts(tensor):
                 known.add(storage._cdata)
                 self.allocations.made(storage)
         return result

@@ -39,22 +39,7 @@ class RankMemory:
         numbers = plan.graph.layout.units_of(rank)
         self.units = {number: Unit(plan, number, share, device, self.region) for number in numbers}
         self.gathers = counts_of(plan, Operation.GATHER, rank)
-        self.weights = self._buffers("weight_buffer")
-        self.gradients = self._buffers("gradient_buffer")
-        in_place = reduced_in_place(plan, rank)
-        for number, unit in self.units.items():
-            unit.attach(
-                {each: self.weights[each] for each in buffers_of(plan, number, "weight_buffer")},
-                {
-                    each: self.gradients[each]
-                    for each in buffers_of(plan, number, "gradient_buffer")
-                },
-                reduces_in_place=number in in_place,
-            )
-            if number not in self.gathers:
-                unit.settle()
-        states = {number: unit.trained for number, unit in self.units.items()}
-        self.updates = Updates(plan.optimization, states)
+        self.is_prepared = False
         for unit in self.units.values() if plan.optimization.skips else ():
             unit.moving.keep()
         rule = plan.optimization.loss_scaling
@@ -69,6 +54,32 @@ class RankMemory:
         return Where(self.rank, self.replica, self.tp_rank if self.plan.tp > 1 else None)
 
     # Buffers
+
+    def prepare(self) -> None:
+        """Allocate buffers to compute in, and what the optimizer needs of them, once.
+
+        When the first step begins, or a checkpoint is read: what it took to make the units'
+        layers is free by then.
+        """
+        if self.is_prepared:
+            return
+        self.is_prepared = True
+        self.weights = self._buffers("weight_buffer")
+        self.gradients = self._buffers("gradient_buffer")
+        in_place = reduced_in_place(self.plan, self.rank)
+        for number, unit in self.units.items():
+            weights, gradients = (
+                {each: buffers[each] for each in buffers_of(self.plan, number, column)}
+                for column, buffers in (
+                    ("weight_buffer", self.weights),
+                    ("gradient_buffer", self.gradients),
+                )
+            )
+            unit.attach(weights, gradients, reduces_in_place=number in in_place)
+            if number not in self.gathers:
+                unit.settle()
+        states = {number: unit.trained for number, unit in self.units.items()}
+        self.updates = Updates(self.plan.optimization, states)
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
         """The buffers of a column, each large enough for all units that use it.

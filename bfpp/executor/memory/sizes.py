@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from bfpp.executor.devices.flat_buffers import flat_of, values_of
+from bfpp.executor.devices.flat_buffers import size_of
 from bfpp.executor.devices.uncompiled import uncompiled
+from bfpp.executor.memory.allocations import Allocations
+from bfpp.executor.memory.building import layout_of, made_together
 from bfpp.executor.memory.rank_memory import counts_of, reduced_in_place, users_of
+from bfpp.executor.model.model import make
 from bfpp.executor.model.parallel.exchange import ThreadExchange, ThreadShards
 from bfpp.executor.model.parallel.layers import divide
 from bfpp.executor.model.parallel.region import Region
-from bfpp.executor.optimizer.optimizers import moment_bytes
-from bfpp.executor.plan.parameter_names import names_of, places_of
+from bfpp.executor.optimizer.optimizers import TRIED, moment_bytes, trial, update
 from bfpp.executor.plan.plan import Plan
 from bfpp.schedules import Operation
 
@@ -27,25 +29,15 @@ class Shares(NamedTuple):
     frozen: int
 
 
-@uncompiled()
 def shares_of(plan: Plan, unit: int) -> Shares:
     """Sizes of a unit, by the shapes of its parameters."""
-    region = Region(ThreadShards(ThreadExchange(plan.tp), 0), plan.sequence_parallel)
-    layers = {each: divide(plan.outline(each), region) for each in plan.cuts[unit]}
-    for layer in layers.values():
-        plan.compute_in(layer)
-    places = places_of(plan, layers)
-    own, tied, frozen, wide = names_of(plan, places)
-    share = partial(_share, plan, values_of(places), wide)
-    trained = share(own) + (share(tied) if tied else 0)
-    return Shares(trained, share(frozen) if frozen else 0)
+    own, tied, frozen = layout_of(plan, unit, _region(plan))
+    trained = own.share + (tied.share if tied else 0)
+    return Shares(trained, frozen.share if frozen else 0)
 
 
-def _share(
-    plan: Plan, values: Mapping[str, Tensor], wide: Collection[str], names: Iterable[str]
-) -> int:
-    """Elements of a share of these parameters, in a state of their own."""
-    return flat_of({name: values[name].shape for name in names}, plan.shares, wide).share
+def _region(plan: Plan) -> Region:
+    return Region(ThreadShards(ThreadExchange(plan.tp), 0), plan.sequence_parallel)
 
 
 def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
@@ -73,3 +65,69 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
         "weights": number * plan.shares * sum(weights),
         "gradients": plan.gradient_dtype.itemsize * plan.shares * sum(gradients),
     }
+
+
+class Start(NamedTuple):
+    """The most bytes of tensors in a process before its first step, and those on its host alone.
+
+    On the host are the modules that the model was given, and the layers that are made just then.
+    """
+
+    peak: int
+    host: int
+
+
+def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> Start:
+    """Memory of a process that makes workers of these `ranks`, one after another.
+
+    Where the state `restores` from a checkpoint, or will be saved, buffers and moments are there
+    before the first step, too.
+    """
+    given, size = _given(plan), plan.state_dtype.itemsize
+    left = most = making = resident = largest = 0
+    for rank in ranks:
+        for unit in plan.graph.layout.units_of(rank):
+            shares = shares_of(plan, unit)
+            left += size * sum(shares)
+            largest = max(largest, shares.trained)
+            own, buffers = _making(plan, unit)
+            making, most = max(making, own), max(most, left + own)
+            left += buffers
+            resident += buffers
+        resident += round(sum(resident_bytes(plan, rank).values()))
+    if restores:
+        most = max(most, resident + largest * _dummy_step_bytes(plan))
+    return Start(given + most, given + making)
+
+
+def _dummy_step_bytes(plan: Plan) -> int:
+    """Bytes for each element of a part while the optimizer is let make its moments."""
+    optimizer = trial(plan.optimization, plan.state_dtype)
+    allocations = Allocations()
+    with allocations.seen():
+        update(optimizer)
+    return plan.state_dtype.itemsize + allocations.peak // TRIED
+
+
+def _given(plan: Plan) -> int:
+    """Bytes of the modules that the model was given, which every process has whole."""
+    modules = [make(plan.model.layers[each], each) for each in plan.traced.kept]
+    return size_of(chain(*map(_tensors, modules)))
+
+
+@uncompiled()
+def _making(plan: Plan, unit: int) -> tuple[int, int]:
+    """The most bytes that it takes to make a unit's layers in turn; and those of their buffers."""
+    most = left = 0
+    for group in made_together(plan, unit):
+        allocations = Allocations(outline=group[0] not in plan.traced.kept)
+        with allocations.seen():
+            layers = {each: divide(plan.outline(each), _region(plan)) for each in group}
+        most = max(most, left + allocations.peak)
+        own = [layer for each, layer in layers.items() if each in plan.cuts[unit]]
+        left += sum(buffer.nbytes for layer in own for buffer in layer.buffers())
+    return most, left
+
+
+def _tensors(module: nn.Module) -> Iterable[Tensor]:
+    return chain(module.parameters(), module.buffers())

@@ -11,7 +11,8 @@ Invariants:
   buffer that is read by that time: the one of the forward pass may hold another unit's weights.
 - Where sums of gradients have more precision than gradients, a hook adds each micro-batch's. With
   `Tensor.grad_dtype` autograd would first make a copy in that precision.
-- A unit's layers are made with random numbers of their own, so weights do not depend on the cut.
+- A unit's layers are made one at a time (`bfpp.executor.memory.building`), with random numbers of
+  their own, so weights do not depend on the cut.
 - Its training state has up to three parts: weights of its own, those that it shares with another
   unit, and frozen ones.
 """
@@ -27,19 +28,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bfpp.executor.devices.compiled import compile_layers
-from bfpp.executor.devices.flat_buffers import UnitState, flat_of, flatten, memory_of, values_of
+from bfpp.executor.devices.flat_buffers import UnitState, memory_of
 from bfpp.executor.devices.messages import Tree, tensors_of
 from bfpp.executor.devices.storages import Placed, place
+from bfpp.executor.memory.building import layout_of, made_in_turn, take_values
 from bfpp.executor.model.buffers import MovingBuffers
 from bfpp.executor.model.gradient_check import Result, require_own_leaves
-from bfpp.executor.model.model import named
-from bfpp.executor.model.parallel.layers import divide
 from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.model.parallel.slices import slices_of
 from bfpp.executor.model.recomputation import counted_layers, recompute
 from bfpp.executor.optimizer.nan_checks import ParameterPart
-from bfpp.executor.optimizer.optimizers import decay_of
-from bfpp.executor.plan.parameter_names import names_of, places_of
+from bfpp.executor.plan.parameter_names import places_of
 from bfpp.executor.plan.plan import Plan
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
@@ -52,32 +51,22 @@ class Unit:
         self, plan: Plan, number: int, share: int, device: torch.device, region: Region
     ) -> None:
         self.plan, self.number = plan, number
-        self.layers = {
-            each: divide(layer.to(device), region)
-            for each, layer in plan.build(plan.cuts[number]).items()
-        }
+        layout = layout_of(plan, number, region)
+        keep = partial(UnitState, number=share, dtype=plan.state_dtype, device=device)
+        self.state = keep(layout.own)
+        self.tied = keep(layout.tied) if layout.tied else None
+        self.frozen = keep(layout.frozen, is_trained=False) if layout.frozen else None
+        self.flat = self.state.flat
+        made: dict[int, nn.Module] = {}
+        for layers in made_in_turn(plan, number, region):
+            take_values(layers, self.states, device)
+            made |= layers
+        self.layers = {each: made[each] for each in plan.cuts[number]}
         self.places = places_of(plan, self.layers)
         self.slices = slices_of(self.places)
-        given = values_of(self.places)
         for layer in self.layers.values():
             plan.compute_in(layer)
         self.moving = MovingBuffers.of(self.layers, plan.traced.moving)
-        own, tied, frozen, wide = names_of(plan, self.places)
-        if number:
-            given |= {name: self._of_the_first_unit(name, device, region) for name in tied}
-        whole: list[Tensor] = []
-        decay = partial(decay_of, plan.optimization)
-
-        def keep(names: Iterable[str], is_trained: bool = True) -> UnitState:
-            flat = flat_of({name: given[name].shape for name in names}, plan.shares, wide, decay)
-            whole.append(values := flatten(flat, given, device))
-            return UnitState(flat, share, values, plan.state_dtype, is_trained)
-
-        self.state = keep(own)
-        self.tied = keep(tied) if tied else None
-        self.frozen = keep(frozen, is_trained=False) if frozen else None
-        self.values: list[Tensor] | None = whole
-        self.flat = self.state.flat
         stage = int(plan.graph.layout.stage_of_unit[number])
         policy = plan.recomputation.of_stage(stage)
         recompute(self.layers, counted_layers(plan.model), policy, self.moving)
@@ -121,12 +110,6 @@ class Unit:
     def _counted(self) -> list[UnitState]:
         """States whose gradients the norm counts: shared parameters in the first unit only."""
         return [self.state] if self.number else self.trained
-
-    def _of_the_first_unit(self, name: str, device: torch.device, region: Region) -> Tensor:
-        """Initial values of parameters that the first unit shares: its layer is made here, too."""
-        number, path = named(name)
-        layer = divide(self.plan.build([number])[number].to(device), region)
-        return layer.get_parameter(path).detach()
 
     def placed(self, pieces: Iterable[ParameterPart]) -> Iterator[ParameterPart]:
         """Pieces by their places in whole parameters, of which this unit may have a slice."""
@@ -180,15 +163,8 @@ class Unit:
     ) -> None:
         """Give it the buffers that its weights and its gradients may be in.
 
-        The first weights go to every one of them; from then on, gathers and the
-        optimizer put the weights there. What is reduced stays in the buffer of gradients
-        if it `reduces_in_place`.
+        What is reduced stays in the buffer of gradients if it `reduces_in_place`.
         """
-        assert self.values is not None  # noqa: S101
-        for buffer in weights.values():
-            for values, (part, state) in zip(self.values, self.parts(buffer), strict=True):
-                state.flat.put(values, part)
-        self.values = None
         self.buffers = weights
         self.leaves = {
             number: {
@@ -220,9 +196,13 @@ class Unit:
         self.read(next(iter(weights)))
 
     def settle(self) -> None:
-        """Keep weights in the one buffer that they are read from, if no gather fills it."""
+        """Put weights in the one buffer that they are read from, and keep them there.
+
+        For units whose weights no gather brings.
+        """
         for buffer in self.buffers.values():
             for part, state in self.parts(buffer):
+                state.write(part)
                 if state.weights.dtype is part.dtype:
                     state.weights.data = part
 

@@ -25,8 +25,8 @@ from bfpp.schedules.formats.python_file import MARK, named_in
 VECTORS = "vectors"
 """Stands for all parameters with fewer than two dimensions: norms and biases."""
 
-TRIED = 64
-"""Elements of a parameter that is updated to measure an optimizer's state per element."""
+TRIED = 4096
+"""Elements of a parameter that is updated to measure what an optimizer keeps and takes for each."""
 
 FUSED = ("adam", "adamw")
 """Optimizers of torch that leave a step out, and do not count it, without asking the host."""
@@ -123,14 +123,20 @@ def _updated(
     return [parameter.detach() for parameter in parameters]
 
 
-def moment_bytes(options: Optimization, dtype: torch.dtype) -> float:
-    """Bytes that the optimizer keeps for each element of this precision: it updates a small one."""
+def trial(options: Optimization, dtype: torch.dtype) -> torch.optim.Optimizer:
+    """The optimizer of a small parameter of this precision, which it has updated."""
     parameter = nn.Parameter(torch.zeros(TRIED, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     groups = [{"params": [parameter], "weight_decay": options.weight_decay}]
     optimizer = make_optimizer(options, groups)
     update(optimizer)
-    kept: list[Tensor] = [*optimizer.state[parameter].values()]
+    return optimizer
+
+
+def moment_bytes(options: Optimization, dtype: torch.dtype) -> float:
+    """Bytes that the optimizer keeps for each element of this precision."""
+    states = trial(options, dtype).state.values()
+    kept: list[Tensor] = [value for each in states for value in each.values()]
     return sum(value.nbytes for value in kept if value.dim()) / TRIED
 
 

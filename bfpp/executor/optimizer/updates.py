@@ -3,7 +3,8 @@
 Theory of operation. Each share is one flat buffer; the optimizer gets the parts of it whose
 parameters decay alike, as views. Torch makes what an optimizer keeps in its first step, and
 nobody else can: so where its state is needed before that, to load a checkpoint into, a dummy
-step is made and undone. Unless something is loaded, the first step begins from nothing.
+step is made of each part, and undone. Unless something is loaded, the first step begins from
+nothing.
 """
 
 from __future__ import annotations
@@ -102,15 +103,22 @@ class Updates:
             yield from parts
 
     def _make(self) -> None:
-        """Let torch make its optimizer states, if it has not yet."""
+        """Let torch make its optimizer states, if it has not yet: part by part."""
         if self.is_made:
             return
-        weights = [part.weights.detach().clone() for part in self._all()]
-        self.before = {key: deepcopy(value) for key, value in self.optimizer.state.items()}
-        update(self.optimizer)
         self.is_made = True
-        for part, values in zip(self._all(), weights, strict=True):
+        self.before = {key: deepcopy(value) for key, value in self.optimizer.state.items()}
+        gradients = [part.weights.grad for part in self._all()]
+        for part in self._all():
+            part.weights.grad = None
+        for part, gradient in zip(self._all(), gradients, strict=True):
+            values = part.weights.detach().clone()
+            part.weights.grad = gradient
+            update(self.optimizer)
+            part.weights.grad = None
             part.weights.detach().copy_(values)
+        for part, gradient in zip(self._all(), gradients, strict=True):
+            part.weights.grad = gradient
 
     def _take_back(self) -> None:
         self.optimizer.state.clear()

@@ -8,6 +8,7 @@ begins a step that another does not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 from bfpp.executor import events
 from bfpp.executor.backends.distributed import WrongMessage
 from bfpp.executor.checkpoint import CheckpointError
+from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.optimizer.nan_checks import NotFinite
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import ProcessContext
@@ -63,7 +65,8 @@ class TrainingResult:
     the run before its last step. `saved` is the last checkpoint that it wrote,
     `resumed_from` the one that it went on from, and `changed` says in a line for
     each what has changed since that was saved. `memory` is what each worker held in the
-    first step of the run (`bfpp.executor.train.memory_report`), where passes are our own.
+    first step of the run (`bfpp.executor.train.memory_report`), where passes are our own; `start`
+    are the most bytes of tensors that each process held before it.
     """
 
     reports: list[Report]
@@ -76,18 +79,23 @@ class TrainingResult:
     resumed_from: Path | None = None
     changed: Sequence[str] = ()
     memory: Sequence[MeasuredMemory] = ()
+    start: Sequence[int] = ()
 
 
 def train(context: ProcessContext, job: Job) -> TrainingResult | None:
     """Run a job's part in this process; only the first process's outcome counts."""
     context.watch.expected, context.watch.advice = EXPECTED, to_save_memory(job)
-    with context.watch.during(slow(context, "building the model")):
+    start = Allocations()
+    with start.seen(), context.watch.during(slow(context, "building the model")):
         plan = job.plan()
     clock_offset = init_process_group(context, job)
     _require_agreement(plan, job)
-    with held(job, context) as warnings, connected(context, plan, job, clock_offset) as trainer:
-        trainer.asked = lambda: context.stop.asked
-        return _Session(context, job, trainer).run(warnings)
+    with held(job, context) as warnings, ExitStack() as stack:
+        with start.seen():
+            trainer = stack.enter_context(connected(context, plan, job, clock_offset))
+            trainer.asked = lambda: context.stop.asked
+            session = _Session(context, job, trainer)
+        return session.run(warnings, start.peak)
 
 
 class _Session:
@@ -108,8 +116,11 @@ class _Session:
         self.saved: list[Path] = []
         self.evaluations: list[Evaluated] = []
 
-    def run(self, warnings: Sequence[str]) -> TrainingResult | None:
-        """Train all steps that are left; the first process returns the result."""
+    def run(self, warnings: Sequence[str], start: int) -> TrainingResult | None:
+        """Train all steps that are left; the first process returns the result.
+
+        Up to `start` bytes of tensors were held before.
+        """
         changed = (f"changed since the checkpoint: {each}" for each in self.changed)
         self.context.send(_beginning(self.job, self.begun, [*warnings, *changed]))
         for worker in self.trainer.backend.workers:
@@ -122,7 +133,7 @@ class _Session:
             self._evaluate_if_due()
         self.saver.finish()
         self._report_saves()
-        return self._result()
+        return self._result(start)
 
     @property
     def done(self) -> int:
@@ -160,13 +171,13 @@ class _Session:
             self.saved.append(each.path)
             self.context.send(events.saved(each.step, each.path))
 
-    def _result(self) -> TrainingResult | None:
+    def _result(self, start: int) -> TrainingResult | None:
         """All processes contribute to the result of the first."""
         trainer = self.trainer
         stopped = bool(self.reports) and self.done < self.job.steps
         weights = collect(weights_of(trainer.backend.workers)) if self.job.collects_weights else []
         columns = trainer.columns_of_median()
-        memory = collect(trainer.memory())
+        memory, starts = collect(trainer.memory()), collect(start)
         if not self.context.is_first:
             return None
         self.context.send(events.ended("stopped" if stopped else "done"))
@@ -181,6 +192,7 @@ class _Session:
             self.begun.path,
             self.changed,
             sorted(chain(*memory), key=MeasuredMemory.place),
+            starts,
         )
 
 

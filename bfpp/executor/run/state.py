@@ -28,6 +28,8 @@ StateParts = tuple[Unit, str, list[ParameterPart]]
 
 def pieces_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """The pieces of parameters, moments and moving buffers on these workers, in place."""
+    for worker in workers:
+        worker.prepare()
     kept = chain(_weights(workers), _moments(workers))
     return {**_by_name(kept), **_buffers(workers), **_counts(workers), **_scales(workers)}
 

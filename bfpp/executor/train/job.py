@@ -51,6 +51,17 @@ class Job(Training):
         """The number of processes."""
         return 1 if self.backend is BackendName.LOCAL else self.workers
 
+    @property
+    def processes_here(self) -> int:
+        """The number of processes on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.processes))
+
+    def ranks_of(self, process: int) -> list[int]:
+        """The pipeline ranks of a process's workers, in the order in which it makes them."""
+        if self.backend is BackendName.LOCAL:
+            return [*range(self.layout.pp)] * (self.dp * self.tp)
+        return [process // (self.dp * self.tp)]
+
     def plan(self) -> Plan:
         """The plan, the same in every process.
 
@@ -80,7 +91,7 @@ class Job(Training):
         And what it takes to compile for them.
         """
         gpus = torch.cuda.device_count()
-        if self.backend is BackendName.CUDA and gpus < (here := _processes_here(self.processes)):
+        if self.backend is BackendName.CUDA and gpus < (here := self.processes_here):
             raise InvalidConfiguration(
                 "backend", f"cuda takes a GPU for each of {here} ranks on this machine, not {gpus}"
             )
@@ -101,8 +112,3 @@ class Job(Training):
     def local_device(self) -> torch.device:
         """The device of all ranks."""
         return device_named(self.device)
-
-
-def _processes_here(processes: int) -> int:
-    """The number of a run's processes on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", processes))

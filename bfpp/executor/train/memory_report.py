@@ -21,7 +21,7 @@ Parts are called as the cost model's (`bfpp.traces.timeline.memory_record.PARTS`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfpp.executor.devices.flat_buffers import memory_of
+from bfpp.executor.devices.flat_buffers import memory_of, size_of
 from bfpp.executor.devices.messages import Cell, tensors_of
 from bfpp.executor.dispatch.dispatch import Observe
 from bfpp.executor.dispatch.worker import Worker
@@ -227,9 +227,3 @@ def _state(worker: Worker) -> Iterator[Tensor]:
                 yield state.weights.grad
     for kept in worker.updates.optimizer.state.values():
         yield from (value for value in kept.values() if value.dim())
-
-
-def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:
-    """Bytes of the storages of tensors, each counted once; except for those at some addresses."""
-    storages = {memory_of(tensor): tensor.untyped_storage() for tensor in tensors}
-    return sum(storage.nbytes() for place, storage in storages.items() if place not in without)

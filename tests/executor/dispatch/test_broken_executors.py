@@ -93,13 +93,13 @@ def other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Worker.__init__
+    prepared = Worker.prepare
 
-    def make(self: Worker, *arguments: object) -> None:
-        made(self, *arguments)  # type: ignore[arg-type]
+    def prepare(self: Worker) -> None:
+        prepared(self)
         self.updates.optimizer.param_groups[0]["weight_decay"] = 0.0
 
-    monkeypatch.setattr(Worker, "__init__", make)
+    monkeypatch.setattr(Worker, "prepare", prepare)
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:

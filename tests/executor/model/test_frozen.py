@@ -96,6 +96,8 @@ def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> 
     plan = Plan(graph, model, dp=2, precision=DType.FLOAT64)
     with training(plan) as run:
         if sharding is Sharding.FULL:  # they take turns in one buffer
+            for worker in run.backend.workers:
+                worker.prepare()
             units = [unit for each in run.backend.workers for unit in each.units.values()]
             assert any(unit.size < len(unit.buffers[unit.reads]) for unit in units)
         losses = run.run(range(2))
@@ -122,6 +124,7 @@ def test_frozen_weights_have_neither_gradients_nor_moments(sharding: Sharding) -
     plan = plan_of("breadth-first", sharding, Activations.RECOMPUTE, "bfloat16")
     with training(plan) as run:
         for worker in run.backend.workers:
+            worker.prepare()
             updated = {part.state for parts in worker.updates.parts.values() for part in parts}
             assert updated == {unit.state for unit in worker.units.values()}
             for unit in worker.units.values():

@@ -133,6 +133,8 @@ def test_buffers_of_gradients_are_in_single_precision_at_least() -> None:
         for sharding in Sharding:
             plan = plan_of(gpipe(2, sharding), precision=precision)
             workers = LocalBackend(plan, Threads()).workers
+            for each in workers:
+                each.prepare()
             assert {b.dtype for each in workers for b in each.gradients.values()} == {expected}
             assert {b.dtype for each in workers for b in each.weights.values()} == {plan.dtype}
 

@@ -195,5 +195,7 @@ def test_layers_of_one_kind_are_one_part() -> None:
     """A share has as many parts as there are changes between parameters that decay and do not."""
     plan = plan_of(Optimization(no_decay=("vectors",)), Sharding.NONE, dp=1)
     with training(plan) as found:
-        parts = [len(each) for each in found.backend.workers[0].updates.parts.values()]
+        (worker, *_) = found.backend.workers
+        worker.prepare()
+        parts = [len(each) for each in worker.updates.parts.values()]
     assert parts == [2] * len(parts)

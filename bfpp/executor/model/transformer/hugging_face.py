@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ class Weights:
             return tuple(file.get_slice(own).get_shape())
 
     def _tensor(self, name: str) -> Tensor:
+        """A tensor in the file, which is mapped to memory."""
         with self._stored(name) as (file, own):
             tensor: Tensor = file.get_tensor(own)
         return tensor
@@ -129,10 +130,12 @@ class Weights:
     def fill(self, layer: int, make: Callable[[], nn.Module]) -> nn.Module:
         """A layer with these weights; with none, if it is made to look at its shapes alone.
 
-        Raises `InvalidConfiguration` where they do not fit, or cannot be read.
+        It is made without values first: random ones would be drawn in vain. Raises
+        `InvalidConfiguration` where weights do not fit, or cannot be read.
         """
-        module = make()
-        for name, parameter in module.named_parameters():
+        looks = torch.get_default_device().type == "meta"
+        module = _outline(make)
+        for name, parameter in [*module.named_parameters()]:
             names = their_names(layer, name, self.sizes)
             shapes = [self._shape(each) for each in names]
             rows = sum(each[0] for each in shapes if each)
@@ -143,10 +146,21 @@ class Weights:
                     f"{' and '.join(map(str, shapes))}, "
                     f"and the model takes {tuple(parameter.shape)}",
                 )
-            if not parameter.is_meta:
-                values = torch.cat([self._tensor(each) for each in names])
-                parameter.data = values.to(parameter.dtype)
+            if not looks:
+                values = torch.empty_like(parameter, device="cpu", requires_grad=False)
+                parts = values.split([shape[0] for shape in shapes])
+                for own, part in zip(names, parts, strict=True):
+                    part.copy_(self._tensor(own))
+                path, _, key = name.rpartition(".")
+                setattr(module.get_submodule(path), key, nn.Parameter(values))
         return module
+
+
+@uncompiled()
+def _outline(make: Callable[[], nn.Module]) -> nn.Module:
+    """A layer without values."""
+    with torch.device("meta"):
+        return make()
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -241,8 +255,6 @@ class WeightExport:
 
 
 @cache
-@uncompiled()
 def _shapes(kind: Callable[..., nn.Module], sizes: TransformerSizes) -> dict[str, torch.Size]:
     """The weights of a layer's parameters, by name."""
-    with torch.device("meta"):
-        return {name: each.shape for name, each in kind(sizes).named_parameters()}
+    return {name: each.shape for name, each in _outline(partial(kind, sizes)).named_parameters()}
