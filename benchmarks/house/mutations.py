@@ -29,8 +29,6 @@ from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 
-from coverage import CoverageData
-
 from benchmarks.helpers.measure import ROOT, Results
 from benchmarks.house.draws import BUILD, PACKAGES, Draw, mutants_in
 from benchmarks.house.mutants import Mutant, imported_by
@@ -134,6 +132,8 @@ def pytest_in(folder: Path, *arguments: str, limit: float | None = None) -> int 
 
 def executed() -> Executed:
     """Run all tests and see what each executes, unless that is known from last time."""
+    from coverage import CoverageData  # nothing else needs it
+
     found = BUILD / "executed"
     if not found.exists():
         with tempfile.TemporaryDirectory(prefix="bfpp-mutations-") as folder:

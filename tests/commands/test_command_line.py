@@ -415,7 +415,12 @@ def test_every_option_says_what_it_is_for_and_what_it_takes():
 
 
 PIPELINE = ["pipeline", "communication"]
-COSTS = ["abstract costs, in seconds", "physical costs", "measured costs"]
+COSTS = [
+    "abstract costs, in seconds",
+    "physical costs",
+    "measured costs",
+    "replicas and micro-batches that differ",
+]
 HOST = ["model and data", "devices", "processes"]
 GROUPS = {
     "simulate": [*PIPELINE, *COSTS, "pictures", "files for other tools"],
