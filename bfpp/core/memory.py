@@ -27,14 +27,16 @@ def find_peaks(
     `tasks` are columns of a graph: operation, rank, unit, micro-batch and block. `of_operations`
     says of each operation whether it is a compute step, and whether it begins or ends what is
     saved, what halves keep, and what is offloaded. `bytes_of_units` are what passes of each save,
-    keep between halves, restore by a layer, need for a while, and offload. `rules` are the slices
-    of a micro-batch, and how many more offloads have begun when one has surely ended.
+    keep between halves, restore by a layer, need for a while, and offload: rows over units, columns
+    over costs. `rules` are the slices of a micro-batch, and how many more offloads have begun when
+    one has surely ended.
     """
     operation, *_ = tasks
     saved, *_ = bytes_of_units
     slices, ahead = rules
+    ranks, costs = most_saved.shape
     function("find_peaks")(
-        len(operation), len(most_saved), len(saved), of_operations.shape[1],
+        len(operation), ranks, len(saved), costs, of_operations.shape[1],
         slices, min(ahead, len(operation) + 1),
         *tasks, of_operations, *bytes_of_units, most_saved, most_transient,
     )  # fmt: skip

@@ -27,9 +27,11 @@ FLAGS = np.array(
 
 
 def found_peaks(graph: TaskGraph, sizes: np.ndarray, ahead: int = 1) -> Any:
+    """For each of some costs, the peaks of ranks; `sizes` have rows over these."""
     columns = graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block
-    found = np.empty((2, graph.layout.pp))
-    find_peaks(columns, (graph.layout.slices, ahead), FLAGS, sizes, *found)
+    found = np.empty((2, graph.layout.pp, len(sizes)))
+    of_units = np.ascontiguousarray(sizes.transpose(1, 2, 0))
+    find_peaks(columns, (graph.layout.slices, ahead), FLAGS, of_units, *found)
     return found.T.tolist()
 
 
@@ -80,21 +82,25 @@ def peak_of(
 @given(graphs() | order_graphs(), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_peaks_are_those_of_the_passes_that_are_on_the_device(graph, ahead, seed):
     """Whole bytes, so that sums are equal in any order."""
-    sizes = np.random.default_rng(seed).integers(0, 2**20, (len(NAMES), graph.layout.units))
-    named = dict(zip(NAMES, sizes.tolist(), strict=True))
+    shape = 2, len(NAMES), graph.layout.units
+    sizes = np.random.default_rng(seed).integers(0, 2**20, shape)
     expected = [
-        [each / graph.layout.slices for each in peak_of(graph, rank, named, ahead)]
-        for rank in range(graph.layout.pp)
+        [
+            [each / graph.layout.slices for each in peak_of(graph, rank, named, ahead)]
+            for rank in range(graph.layout.pp)
+        ]
+        for cost in sizes.tolist()
+        for named in [dict(zip(NAMES, cost, strict=True))]
     ]
     assert found_peaks(graph, sizes.astype(float), ahead) == expected
 
 
 def test_a_rank_that_computes_nothing_keeps_nothing():
     one = np.zeros(1, dtype=np.int32)
-    found = np.empty((2, 3))
+    found = np.empty((2, 3, 1))
     operation = np.array([Operation.FORWARD], dtype=np.int8)
-    find_peaks((operation, one + 1, one, one, one), (1, 1), FLAGS, [np.ones(1)] * 5, *found)
-    assert found.tolist() == [[0, 0, 0], [0, 1, 0]]
+    find_peaks((operation, one + 1, one, one, one), (1, 1), FLAGS, [np.ones((1, 1))] * 5, *found)
+    assert found[..., 0].tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
 GRAPH = build_graph("1f1b", Layout(2, 3), Communication(offload=1))
@@ -104,7 +110,7 @@ GRAPH = build_graph("1f1b", Layout(2, 3), Communication(offload=1))
 @pytest.mark.parametrize("far", [-1, 100])
 def test_tasks_of_what_there_is_not_are_refused(column, far):
     columns = [GRAPH.operation, GRAPH.rank, GRAPH.unit, GRAPH.microbatch, GRAPH.block]
-    sizes, found = np.ones((len(NAMES), GRAPH.layout.units)), np.empty((2, 2))
+    sizes, found = np.ones((len(NAMES), GRAPH.layout.units, 1)), np.empty((2, 2, 1))
     find_peaks(columns, (1, 1), FLAGS, sizes, *found)
     columns[column] = columns[column].copy()
     columns[column][5] = far
@@ -114,7 +120,7 @@ def test_tasks_of_what_there_is_not_are_refused(column, far):
 
 def test_rings_of_no_offloads_and_columns_of_other_lengths_are_refused():
     columns = [GRAPH.operation, GRAPH.rank, GRAPH.unit, GRAPH.microbatch, GRAPH.block]
-    sizes, found = np.ones((len(NAMES), GRAPH.layout.units)), np.empty((2, 2))
+    sizes, found = np.ones((len(NAMES), GRAPH.layout.units, 1)), np.empty((2, 2, 1))
     find_peaks(columns, (1, 2**62), FLAGS, sizes, *found)  # as many as there are tasks
     with pytest.raises(ValueError, match="malformed"):
         find_peaks(columns, (1, 0), FLAGS, sizes, *found)

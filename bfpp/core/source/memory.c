@@ -20,9 +20,15 @@ static bool same(struct pass one, struct pass other)
     return one.unit == other.unit && one.microbatch == other.microbatch;
 }
 
-/* Bytes of each unit, as columns. */
+/* Bytes of each unit by each of some costs, those of a unit next to each other. */
 struct sizes {
+    int64_t costs;
     const double *saved, *halved, *restored_layer, *transient, *offloaded;
+};
+
+/* What a rank keeps by one of the costs, and when that was most. */
+struct kept {
+    double alive, pending, needed, most, most_saved, most_transient;
 };
 
 /* A rank in the course of its compute.
@@ -31,13 +37,13 @@ struct sizes {
  * next compute step on.
  */
 struct rank {
-    double alive, pending, needed, most, most_saved, most_transient;
     int64_t turn;
     struct pass gone, *leaving;
+    struct kept *kept;
 };
 
 /* Take a moment into account, in which a rank may need most; `beside` is transient, too. */
-static void compare(struct rank *here, double saved, double transient, double beside)
+static inline void compare(struct kept *here, double saved, double transient, double beside)
 {
     double total = saved + transient + beside;
     if (total > here->most) {
@@ -48,18 +54,19 @@ static void compare(struct rank *here, double saved, double transient, double be
 }
 
 /* Begin to offload a pass: the one that began `ahead` offloads before has left. */
-static void offload(struct rank *here, struct pass own, int64_t ahead, const double *offloaded)
+static void offload(struct rank *here, struct pass own, int64_t ahead, const struct sizes *of)
 {
     struct pass *slot = &here->leaving[here->turn++ % ahead];
     if (slot->unit >= 0) {
-        here->alive -= offloaded[slot->unit];
+        for (int64_t cost = 0; cost < of->costs; cost++)
+            here->kept[cost].alive -= of->offloaded[slot->unit * of->costs + cost];
         here->gone = *slot;
     }
     *slot = own;
 }
 
 /* Reload a pass, if it has left. */
-static void reload(struct rank *here, struct pass own, int64_t ahead, const double *offloaded)
+static void reload(struct rank *here, struct pass own, int64_t ahead, const struct sizes *of)
 {
     bool stays = false;
     for (int64_t slot = 0; slot < ahead; slot++)
@@ -67,50 +74,58 @@ static void reload(struct rank *here, struct pass own, int64_t ahead, const doub
             here->leaving[slot].unit = -1;
             stays = true;
         }
-    if (!stays)
-        here->alive += offloaded[own.unit];
+    for (int64_t cost = 0; !stays && cost < of->costs; cost++)
+        here->kept[cost].alive += of->offloaded[own.unit * of->costs + cost];
     if (same(here->gone, own))
         here->gone = NO_PASS;
 }
 
 /* Compute a step, `in_block` with the one before it; `is` has the flags of its operation. */
 static void compute(
-    struct rank *here, int32_t unit, bool in_block, const bool is[FLAGS], const struct sizes *of)
+    struct rank *rank, int32_t unit, bool in_block, const bool is[FLAGS], const struct sizes *of)
 {
-    if (here->gone.unit >= 0) {
-        double kept = here->alive + fmax(here->pending, 0.0);
-        compare(here, kept + of->offloaded[here->gone.unit], 0.0, 0.0);
-        here->gone = NO_PASS;
+    for (int64_t cost = 0; cost < of->costs; cost++) {
+        struct kept *here = &rank->kept[cost];
+        int64_t at = unit * of->costs + cost;
+        if (rank->gone.unit >= 0) {
+            double kept = here->alive + fmax(here->pending, 0.0);
+            compare(here, kept + of->offloaded[rank->gone.unit * of->costs + cost], 0.0, 0.0);
+        }
+        if (is[SAVES])
+            here->alive += of->saved[at];
+        if (is[HALVES])
+            here->pending += of->halved[at];
+        /* Rounding may leave a little of what has ended. */
+        double kept = here->alive + fmax(here->pending - of->restored_layer[at], 0.0);
+        double beside = in_block ? here->needed : 0.0;
+        here->needed = of->transient[at];
+        compare(here, kept, of->transient[at], beside);
+        if (is[ENDS_SAVED])
+            here->alive -= of->saved[at];
+        if (is[ENDS_HALVED])
+            here->pending -= of->halved[at];
     }
-    if (is[SAVES])
-        here->alive += of->saved[unit];
-    if (is[HALVES])
-        here->pending += of->halved[unit];
-    /* Rounding may leave a little of what has ended. */
-    double kept = here->alive + fmax(here->pending - of->restored_layer[unit], 0.0);
-    double beside = in_block ? here->needed : 0.0;
-    here->needed = of->transient[unit];
-    compare(here, kept, of->transient[unit], beside);
-    if (is[ENDS_SAVED])
-        here->alive -= of->saved[unit];
-    if (is[ENDS_HALVED])
-        here->pending -= of->halved[unit];
+    rank->gone = NO_PASS;
 }
 
 /* Ranks that hold nothing yet, with rings of `ahead` offloads; NULL without memory for them. */
-static struct rank *begin_ranks(int64_t ranks, int64_t ahead, struct pass **rings)
+static struct rank *begin_ranks(
+    int64_t ranks, int64_t costs, int64_t ahead, struct pass **rings, struct kept **kept)
 {
     struct rank *begun = malloc((size_t)(ranks + 1) * sizeof *begun);
     *rings = malloc((size_t)(ranks * ahead + 1) * sizeof **rings);
-    if (!begun || !*rings) {
+    *kept = malloc((size_t)(ranks * costs + 1) * sizeof **kept);
+    if (!begun || !*rings || !*kept) {
         free(begun);
         return NULL;
     }
     for (int64_t slot = 0; slot < ranks * ahead; slot++)
         (*rings)[slot] = NO_PASS;
+    for (int64_t each = 0; each < ranks * costs; each++)
+        (*kept)[each] = (struct kept){.most = -1.0};
     for (int64_t nth = 0; nth < ranks; nth++)
-        begun[nth] =
-            (struct rank){.most = -1.0, .gone = NO_PASS, .leaving = *rings + nth * ahead};
+        begun[nth] = (struct rank){
+            .gone = NO_PASS, .leaving = *rings + nth * ahead, .kept = *kept + nth * costs};
     return begun;
 }
 
@@ -125,7 +140,8 @@ static bool are_in_range(
     return true;
 }
 
-/* Fill, for each rank, what is saved and what is transient when both need most.
+/* Fill, for each rank and each of some costs, what is saved and what is transient when both need
+ * most.
  *
  * The tasks are columns of a graph or of compute steps alone. `of_operation` says of each operation
  * whether it is a compute step, and whether it begins or ends what is saved, what halves keep, and
@@ -134,8 +150,8 @@ static bool are_in_range(
  * pass nothing is saved. Micro-batches are cut into `slices`.
  */
 int64_t bfpp_find_peaks(
-    int64_t tasks, int64_t ranks, int64_t units, int64_t operations, int64_t slices, int64_t ahead,
-    const int8_t *operation, const int32_t *rank, const int32_t *unit, const int32_t *microbatch,
+    int64_t tasks, int64_t ranks, int64_t units, int64_t costs, int64_t operations, int64_t slices,
+    int64_t ahead, const int8_t *operation, const int32_t *rank, const int32_t *unit, const int32_t *microbatch,
     const int32_t *block, const bool *of_operation, const double *saved, const double *halved,
     const double *restored_layer, const double *transient, const double *offloaded,
     double *most_saved, double *most_transient)
@@ -147,10 +163,11 @@ int64_t bfpp_find_peaks(
     bool trains = false;
     for (int64_t task = 0; task < tasks && !trains; task++)
         trains = of_operation[ENDS_SAVED * operations + operation[task]];
-    const struct sizes of = {saved, halved, restored_layer, transient, offloaded};
+    const struct sizes of = {costs, saved, halved, restored_layer, transient, offloaded};
     int64_t result = 0;
     struct pass *rings;
-    struct rank *all = begin_ranks(ranks, ahead, &rings);
+    struct kept *kept;
+    struct rank *all = begin_ranks(ranks, costs, ahead, &rings, &kept);
     if (!all)
         result = OUT_OF_MEMORY;
     for (int64_t task = 0; task < tasks && !result; task++) {
@@ -167,16 +184,17 @@ int64_t bfpp_find_peaks(
         is[SAVES] &= trains;
         struct rank *here = &all[rank[task]];
         if (is[OFFLOADS])
-            offload(here, own, ahead, offloaded);
+            offload(here, own, ahead, &of);
         if (is[RELOADS])
-            reload(here, own, ahead, offloaded);
+            reload(here, own, ahead, &of);
         if (is[COMPUTES])
             compute(here, own.unit, block[task] >= 0 && block[task] != task, is, &of);
     }
-    for (int64_t nth = 0; nth < ranks && !result; nth++) {
-        most_saved[nth] = all[nth].most_saved / (double)slices;
-        most_transient[nth] = all[nth].most_transient / (double)slices;
+    for (int64_t each = 0; each < ranks * costs && !result; each++) {
+        most_saved[each] = kept[each].most_saved / (double)slices;
+        most_transient[each] = kept[each].most_transient / (double)slices;
     }
+    free(kept);
     free(rings);
     free(all);
     return result;

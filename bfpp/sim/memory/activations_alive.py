@@ -7,6 +7,7 @@ has those of a table of compute steps before there is a graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
@@ -119,9 +120,32 @@ def peak_passing(
     That follows from the order of the passes alone, and from what is offloaded of them: `steps` are
     those of a graph then.
     """
-    units = activations_of_units(physical, layout)
+    return peaks_passing(steps, [physical], layout, communication)[0]
+
+
+def peaks_passing(
+    steps: ComputeSteps,
+    physicals: Sequence[PhysicalCosts],
+    layout: Layout,
+    communication: Communication,
+) -> list[Passing]:
+    """The same by each of some cost models."""
+    sizes = np.stack(
+        [
+            (
+                units.saved,
+                units.halved,
+                units.restored_layer,
+                units.transient,
+                offloaded_bytes(physical, layout),
+            )
+            for physical in physicals
+            for units in [activations_of_units(physical, layout)]
+        ],
+        axis=-1,
+    )
     ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
-    peaks = Passing(*np.empty((2, layout.pp)))
+    saved, transient = peaks = np.empty((2, layout.pp, len(physicals)))
     find_peaks(
         (
             np.ascontiguousarray(steps.operation, np.int8),
@@ -132,16 +156,11 @@ def peak_passing(
         ),
         (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
-        (
-            units.saved,
-            units.halved,
-            units.restored_layer,
-            units.transient,
-            offloaded_bytes(physical, layout),
-        ),
-        *peaks,
+        (sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]),
+        saved,
+        transient,
     )
-    return peaks
+    return [Passing(*each) for each in np.ascontiguousarray(peaks.transpose(2, 0, 1))]
 
 
 @cache

@@ -23,7 +23,7 @@ from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
 from bfpp.sim.caching import latest, once_for_stages
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
 from bfpp.sim.costs.units.seconds import UnitSeconds
-from bfpp.sim.memory.device_memory import least_memory, memories_in_order, one_buffer
+from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation
 from bfpp.sim.search.space import Numbered, Space
@@ -102,11 +102,7 @@ def closer_bounds(
         yield _by_memory(partial(known.memories, step))
     elif not communication.offload:
         ordered, buffers = known.of_memory(step), one_buffer(layout, Sharding.FULL)
-        yield _by_memory(
-            lambda physical: memories_in_order(
-                physical, layout, Sharding.FULL, known.passing(ordered, physical), buffers
-            )
-        )
+        yield _by_memory(partial(known.memories_in_buffers, ordered, buffers=buffers))
     if in_time and known.of_memory(step) is step:
         steps = known.steps(step.schedule, layout)
         if (steps.block == NONE).all():  # in blocks, two passes may take less than one by one
@@ -115,11 +111,11 @@ def closer_bounds(
         yield _by_memory(partial(known.memories, step))
 
 
-def _by_memory(memories: Callable[[PhysicalCosts], Memories]) -> Closer:
+def _by_memory(memories: Callable[[Sequence[PhysicalCosts]], Sequence[Memories]]) -> Closer:
     """Bounds by the memory of the fullest rank."""
 
     def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
-        needed = fullest_of([memories(each) for each in physicals])
+        needed = fullest_of(memories(physicals))
         return before._replace(memory_gb=needed.total_gb, reserved_gb=needed.reserved_gb)
 
     return closer

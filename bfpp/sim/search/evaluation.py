@@ -35,8 +35,8 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines.compiled_engine import StepTime, timeline_of
 from bfpp.sim.experiment.periodic import Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import StepWork, step_columns
-from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peak_passing
-from bfpp.sim.memory.device_memory import graph_buffers, memories_in_order
+from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peaks_passing
+from bfpp.sim.memory.device_memory import Buffers, graph_buffers, memories_in_order
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.objectives import Objective, robust_step_time
 from bfpp.sim.search.outcomes import ROBUST, Outcome, Outcomes
@@ -118,7 +118,7 @@ class Evaluation:
         every = list(physicals)
         times = [self._step_time(step, physical) for physical in every]
         robust = [self._robust_step_time(step, physical) for physical in every]
-        memories = [self.memories(step, physical) for physical in every]
+        memories = self.memories(step, every)
         seconds, pass_seconds = np.array(times).T
         return Predicted(
             seconds,
@@ -176,26 +176,38 @@ class Evaluation:
         fewer = self._fewer(step)
         return fewer[0].configuration if fewer else step
 
-    def memories(self, step: Configuration, physical: PhysicalCosts) -> Memories:
-        """The memory of all pipeline ranks, without a graph where the order decides it."""
+    def memories(self, step: Configuration, physicals: Sequence[PhysicalCosts]) -> list[Memories]:
+        """By each cost model, the memory of all ranks, without a graph where the order decides."""
         step = self.of_memory(step)
         sharding, buffers = step.communication.sharding, None
         if sharding is Sharding.FULL:
             buffers = graph_buffers(self.graph_of(step))
-        passing = self.passing(step, physical)
-        return memories_in_order(physical, step.layout, sharding, passing, buffers)
+        return self.memories_in_buffers(step, physicals, buffers)
 
-    def passing(self, step: Configuration, physical: PhysicalCosts) -> Passing:
+    def memories_in_buffers(
+        self, step: Configuration, physicals: Sequence[PhysicalCosts], buffers: Buffers | None
+    ) -> list[Memories]:
+        """The same with these buffers, where all is sharded."""
+        layout, sharding = step.layout, step.communication.sharding
+        every = zip(physicals, self._passing(step, physicals), strict=True)
+        return [memories_in_order(each, layout, sharding, own, buffers) for each, own in every]
+
+    def _passing(
+        self, step: Configuration, physicals: Sequence[PhysicalCosts]
+    ) -> Iterator[Passing]:
         """Activations alive at the peaks: in one order, the same however state is sharded."""
         schedule, layout, communication = step.schedule, step.layout, step.communication
         peaks = self._peaks(schedule, layout)
-        decisive = id(physical), communication.offload, communication.offload_ahead
-        if decisive not in peaks:
+        offloads = communication.offload, communication.offload_ahead
+        if missing := [each for each in physicals if (id(each), offloads) not in peaks]:
             ordered: ComputeSteps = (
                 self.graph_of(step) if communication.offload else self.steps(schedule, layout)
             )
-            peaks[decisive] = peak_passing(ordered, physical, layout, communication)
-        return peaks[decisive]
+            found = peaks_passing(ordered, missing, layout, communication)
+            peaks.update(
+                {(id(each), offloads): own for each, own in zip(missing, found, strict=True)}
+            )
+        return (peaks[id(each), offloads] for each in physicals)
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""

@@ -234,8 +234,10 @@ def nearest_of(problem: Problem, chosen: Space) -> Outcome:
         if least[place] > smallest:
             break
         [step] = (graph.step for graph in chosen[place : place + 1].graphs())
-        [physical] = map(known.physical, chosen[place : place + 1].settings)
-        needed = known.memories(step, physical).fullest.total_gb
+        [memories] = known.memories(
+            step, [*map(known.physical, chosen[place : place + 1].settings)]
+        )
+        needed = memories.fullest.total_gb
         if needed < smallest:
             smallest, nearest = needed, place
     return known.outcome(chosen[nearest])
