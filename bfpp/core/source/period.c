@@ -11,8 +11,8 @@
  * a larger mean. A few passes are enough. (Cochet-Terrasson et al., Numerical computation of
  * spectral elements in max-plus algebra, 1998.)
  *
- * Rejected: Karp's algorithm, which needs L; and steps simulated one after the other until they take
- * as long as the one before. How many that takes is not bounded by anything that is known of a
+ * Rejected: Karp's algorithm, which needs L; and steps simulated one after the other until they
+ * take as long as the one before. How many that takes is not bounded by anything that is known of a
  * graph, and steps may take turns of several lengths for ever, of which the period is the mean.
  */
 #include "period.h"

@@ -1,10 +1,10 @@
 /* How long words of passes take, and shorter ones by simulated annealing.
  *
- * Only moves of passes on the critical path are drawn: no other can shorten it (van Laarhoven, Aarts
- * and Lenstra, Job shop scheduling by simulated annealing, 1992). A move changes one word from some
- * place on. All that starts before the pass at that place could is as it was, and is copied; the
- * rest is replayed. So a move late in the step costs little, and the times are those of a whole
- * replay, to the last bit.
+ * Only moves of passes on the critical path are drawn: no other can shorten it (van Laarhoven,
+ * Aarts and Lenstra, Job shop scheduling by simulated annealing, 1992). A move changes one word
+ * from some place on. All that starts before the pass at that place could is as it was, and is
+ * copied; the rest is replayed. So a move late in the step costs little, and the times are those
+ * of a whole replay, to the last bit.
  *
  * The reference of a replay is the engine, `bfpp/sim/engines/simpy_engine.py`; that of annealing is
  * `tests/helpers/reference_annealing.py`, which replays all passes after every move.
