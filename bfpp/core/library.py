@@ -42,9 +42,6 @@ _ADDRESS: Any = ctypes.c_char * 0
 """The fastest way to pass an array's address; it takes no None."""
 
 
-LARGE = 30 * 2**20
-"""Bytes of which memory is kept: GNU's allocator counts pieces of up to 32 MiB."""
-
 MOST = 2**31
 """The largest count: products of two fit 64 bits."""
 
@@ -144,16 +141,7 @@ def _library() -> ctypes.CDLL:
     library.bfpp_source_hash.restype = ctypes.c_char_p
     if library.bfpp_source_hash().decode() != source_hash():
         raise CoreError("the core is older than its source: run make")
-    _keep_memory()
     return library
-
-
-def _keep_memory() -> None:
-    """Let the allocator keep freed memory, and not return it to the system each time.
-
-    GNU's does so for as much as it has seen in one piece; to others, this is nothing.
-    """
-    np.empty(LARGE, dtype=np.int8)
 
 
 Parameter = tuple[bool, str, bool, str, str | None]

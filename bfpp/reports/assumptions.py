@@ -6,11 +6,13 @@ One table for `bfpp simulate --assumptions`, for its JSON and for the page of th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS
+
+if TYPE_CHECKING:  # loaded where a model is simulated, so that abstract costs are there soon
+    from bfpp.sim.costs.physical import PhysicalCosts
 
 OPTION, FILE, DEFAULT, CONSTANTS = "option", "file", "default", "constants"
 

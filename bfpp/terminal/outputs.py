@@ -76,6 +76,7 @@ class Output:
         """
         place = self.place
         ending = next((each for each in self.format.suffixes if place.name.endswith(each)), "")
+        # Beside the file: a move is all or nothing within one file system only.
         aside = place.with_name(f".{token_hex(8)}{ending}")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.lowering.made import PAIR
+from bfpp.schedules.lowering.operation_tables import PAIR
 from bfpp.schedules.orders.steps import (
     STEP,
     Step,

@@ -128,7 +128,7 @@ int64_t bfpp_kinds(
     int64_t result = MALFORMED, width = units + ranks, lists = operations * width;
     if (units < 0 || ranks < 1 ||
         (double)operations * ((double)units + 1) * (double)ranks * ((double)ranks + 1) > 9e18)
-        return MALFORMED;
+        return MALFORMED; /* codes would not fit 64 bits */
     int64_t *scratch = malloc((size_t)(lists + 3 * tasks + 1) * sizeof *scratch);
     if (!scratch)
         return OUT_OF_MEMORY;

@@ -1,4 +1,8 @@
 /* Peaks of memory; the reference is `bfpp/sim/memory/memory_over_time.py`, which has every moment.
+ *
+ * One pass over the tasks in order, with the sums of each rank as they are at that moment: of what
+ * is saved (`alive`), of what halves keep for their second ones (`pending`), and of what the step
+ * before needed for itself (`needed`), which stays if the two are one block. No moment is kept.
  */
 #include "memory.h"
 

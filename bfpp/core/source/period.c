@@ -10,6 +10,10 @@
  * the choices, and a pass says which ranks had better choose another. Where none had, no cycle has
  * a larger mean. A few passes are enough. (Cochet-Terrasson et al., Numerical computation of
  * spectral elements in max-plus algebra, 1998.)
+ *
+ * Rejected: Karp's algorithm, which needs L; and steps simulated one after the other until they
+ * take as long as the one before. How many that takes is not bounded by anything that is known of a
+ * graph, and steps may take turns of several lengths for ever, of which the period is the mean.
  */
 #include "period.h"
 
@@ -171,6 +175,7 @@ static double find_period(struct steps *s)
     for (int64_t rank = 0; rank < s->ranks; rank++)
         s->choice[rank] = s->to_rank[rank];
     do {
+        /* A choice may be worse by rounding: that the period never falls ends the loop. */
         period = fmax(period, largest_mean(s));
         raise_begins(s, period);
         find_paths(s);

@@ -15,6 +15,14 @@
  *
  * The flows in a port form a ring of slots, with one of the port's own, where it begins and ends.
  * A place has a slot for each port that a flow may pass, 2^shift in all, after those of ports.
+ *
+ * Derivatives are carried along (forward mode): each time, rate and rest of a flow has its slopes
+ * beside it, and every assignment to the one has its line for the other. Which flow or port decides
+ * a maximum decides the slope, so that at a tie it is that of one of them.
+ *
+ * Rejected: a new event for each change of a rate, with the old one left in the heap to be ignored,
+ * as the reference does. Where many flows share a port, each that comes or goes changes all others,
+ * and the heap would grow with the square of their number.
  */
 #include "replay.h"
 
@@ -297,6 +305,7 @@ static void change_rate(struct replay *r, uint32_t place, uint32_t origin, doubl
 static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double share)
 {
     int64_t parameters = r->parameters;
+    /* A port that is as narrow, filled before, may have rated all of these flows. */
     uint32_t flows = r->waiting[port] > 0 ? r->waiting[port] : 1;
     for (int64_t each = 0; each < parameters; each++)
         r->share_slope[each] = r->room_slope[port * parameters + each] / flows;
@@ -346,7 +355,7 @@ static bool fill(struct replay *r, uint32_t origin)
         for (int64_t at = 0; at < still; at++)
             if (r->quotient[r->reached[at]] == share)
                 r->filled[full++] = r->reached[at];
-        if (still > 0 && full == 0)
+        if (still > 0 && full == 0) /* a bandwidth is not a number */
             return false;
         for (int64_t at = 0; at < full; at++)
             fill_port(r, r->filled[at], origin, share);
@@ -414,6 +423,7 @@ static bool enter(struct replay *r, uint32_t place)
         r->users[port]++;
     }
     if (!alone) {
+        /* It is due when the ports are shared: after all others of this instant. */
         sink(&r->heap, 0, INFINITY, place);
         note_change(r, flow);
         return true;

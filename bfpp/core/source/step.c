@@ -59,6 +59,7 @@ static int64_t extend(const struct step *s, double last_end, struct sums *sums)
         return NOT_PERIODIC;
     double begun = s->start[s->begin[s->begins - 1]];
     double period = (begun - s->start[s->begin[first]]) / (double)s->periods;
+    /* By rounding, tasks of the last micro-batch may start a little before its first pass. */
     double tolerance = s->rounding * last_end, until = begun - 2 * tolerance;
     int64_t repeats = bfpp_repeats(
         s->tasks, s->kinds, s->dependencies, s->kind, s->dependency_start, s->dependency, s->start,
@@ -105,6 +106,7 @@ static int64_t keep_power(
             return TIMED;
         if (!(sums->seconds > 0.0))
             return MALFORMED;
+        /* From below: communication is not slowed, so that the step grows by less than this. */
         factor *= least / sums->seconds;
         for (int64_t task = 0; task < s->tasks; task++)
             seconds[task] = is_compute[task] ? fastest[task] * factor : fastest[task];

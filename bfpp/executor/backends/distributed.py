@@ -96,6 +96,8 @@ class DistributedBackend:
 
     def _warm_up(self) -> None:
         """Open all connections before the first step, in the same order everywhere."""
+        # NCCL and gloo connect with the first message of a group, for which both ends have to come.
+        # Within a step, each of two ranks could be at another group first.
         value = torch.zeros(1, device=self.device.device)
         for (_, sender, receiver), group in self.channels.items():
             if self.worker.rank == sender:
@@ -121,6 +123,7 @@ class DistributedBackend:
             sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.pipeline)
             if self.checks_messages:
                 dist.send(self._identity(task, sent), receiver, group)
+            # gloo matches messages by this tag, NCCL by their order alone.
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:

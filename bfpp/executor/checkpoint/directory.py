@@ -95,7 +95,7 @@ def begin(directory: Path) -> Path:
     But not what a live run has not finished.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    to_disk(directory.parent)
+    to_disk(directory.parent)  # the directory's own name is there, too, after a power cut
     is_alone, long_ago = may_tidy(directory), time.time() - LONG_AGO
     for path in directory.iterdir():
         is_left = path.name.startswith(UNFINISHED) and (is_alone or path.stat().st_mtime < long_ago)

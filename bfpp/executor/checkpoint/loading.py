@@ -184,6 +184,7 @@ class Reader(FileSystemReader):
         with file.open("rb") as stream:
             stream.seek(extent.start)
             stored = io.BytesIO(stream.read(extent.length))
+        # Checkpoints come from others, too: a pickle of tensors alone runs no code of theirs.
         try:
             values: torch.Tensor = torch.load(stored, map_location="cpu", weights_only=True)
         except Exception as error:

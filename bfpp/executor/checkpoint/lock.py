@@ -92,6 +92,7 @@ def _opened(directory: Path, flags: int = 0) -> int:
     replaced, would be that of a file elsewhere.
     """
     path = directory / LOCK
+    # O_NONBLOCK: a FIFO of that name would wait for its other end.
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
     except OSError as error:

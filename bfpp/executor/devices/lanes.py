@@ -170,7 +170,8 @@ class Streams:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
-        clock = torch.cuda.Stream(self.device, priority=-1)  # no lane shares it
+        # Torch hands out a few streams of each priority in turn: of this one no lane has any.
+        clock = torch.cuda.Stream(self.device, priority=-1)
         self.loading = torch.cuda.Stream(self.device)
         torch.cuda.synchronize(self.device)
         self.events = Events(clock)
@@ -191,6 +192,7 @@ class Streams:
             loaded = value.to(self.device, non_blocking=True)
             copied = self.here()
         self.after(copied)
+        # Its memory is the loading stream's, which could have it again while this one reads it.
         loaded.record_stream(torch.cuda.current_stream(self.device))
         return loaded
 

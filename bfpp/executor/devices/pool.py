@@ -98,7 +98,7 @@ class Pool:
             _, mark = spare.tensors[0]
             if mark is not None:
                 if not mark.passed():
-                    return
+                    return  # those behind it were given back later
                 self.device.reuse([mark])
             spare.tensors.popleft()
             spare.idle.clear()

@@ -133,6 +133,7 @@ class Crew:
         if not self.lanes:
             for _ in self.threads:
                 self.ready.put(None)
+            # One that is stuck in a message never ends; as a daemon it does not keep the process.
             for thread in self.threads:
                 thread.join(self.patience)
 

@@ -28,6 +28,7 @@ LONG = 2e-3
 """Least seconds between two readings: far more than a clock's resolution."""
 
 MOST_CALLS = 64
+"""Inputs, or timed calls, at most: small tensors would need thousands to overflow a cache."""
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ def _in_fp8(clock: Clock, shape: tuple[int, int, int]) -> Row:
 
     def inputs() -> tuple[Tensor, Tensor]:
         one, other = random(clock, rows, depth), random(clock, columns, depth)
+        # cuBLAS has FP8 kernels for a second operand in columns alone.
         return one.to(torch.float8_e4m3fn), other.to(torch.float8_e4m3fn).t()
 
     def call(pair: tuple[Tensor, Tensor]) -> Tensor:
@@ -128,7 +129,7 @@ def attention(clock: Clock, design: Design) -> Iterator[Row]:
         try:
             yield from _attention(clock, library, heads)
         except (torch.OutOfMemoryError, torch.AcceleratorError):
-            raise
+            raise  # they are RuntimeErrors, too
         except RuntimeError:  # it has none for these
             continue
 

@@ -105,6 +105,7 @@ def _loopbacks() -> set[str]:
 
 def _local_addresses(host: str) -> Iterator[bytes]:
     """The local addresses from which this machine would reach a host."""
+    # To connect a UDP socket sends nothing: it asks the system for the route. Any port will do.
     try:
         resolved = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):  # reported when connecting fails
@@ -112,6 +113,7 @@ def _local_addresses(host: str) -> Iterator[bytes]:
     for family, kind, *_, address in resolved:
         with suppress(OSError), socket.socket(family, kind) as probe:
             probe.connect(address)
+            # Without the scope (%eth0) that link-local addresses of IPv6 come with.
             yield socket.inet_pton(family, str(probe.getsockname()[0]).partition("%")[0])
 
 

@@ -121,6 +121,7 @@ def verify(plan: Plan, outcome: TrainingResult) -> Verification:
             ]
         ),
         _largest([float(each.abs().max()) for each in differences]),
+        # Where the plain loop moved nothing, any difference is too much.
         _norm(differences) / max(_norm(moved), 1e-300) if any(map(torch.any, differences)) else 0.0,
         tolerance_of(plan, outcome.first + len(reports)),
         _largest(

@@ -173,7 +173,7 @@ def named_in(field: str, path: Path, name: str) -> object:
     if spec is None or spec.loader is None or not path.is_file():
         raise InvalidConfiguration(field, f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module
+    sys.modules[own_name] = module  # where dataclasses look for the module of a class
     _loaded.add(own_name)
     with _importing_from_next_to(path), exit_as_error():
         spec.loader.exec_module(module)

@@ -6,10 +6,11 @@ which some rank would wait for ever are refused here, before anything else is ma
 
 **Keys.** The core (`bfpp.core.lowering`) drafts the tasks of a table, each with a key instead of a
 number: (round, phase). Within a round come first the compute steps, then what they set free, in the
-order of `made.phases`: transfers, copies to the host and back, gathers, reductions (within groups
-of replicas, and across them; of tied parameters), norms, the optimizer. What is made when, and
-after what, is said by the rows of operations (`Row.made`, and the data that they read and write);
-`made` turns these into tables, and the core knows no operation but the four passes.
+order of `operation_tables.phases`: transfers, copies to the host and back, gathers, reductions
+(within groups of replicas, and across them; of tied parameters), norms, the optimizer. What is made
+when, and after what, is said by the rows of operations (`Row.made`, and the data that they read and
+write); `operation_tables` turns these into tables, and the core knows no operation but the four
+passes.
 
 **Runs.** A run is a maximal contiguous segment of one unit among a rank's forward steps, or among
 its backward steps, or as many steps of it as a run may have. Where a rank runs forward and backward
@@ -52,9 +53,9 @@ from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.graph.lanes import lanes_of
 from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.lowering.beginning import Begins
-from bfpp.schedules.lowering.made import NO_ENDS, ends_of, lowering_of
+from bfpp.schedules.lowering.operation_tables import NO_ENDS, ends_of, lowering_of
 from bfpp.schedules.lowering.posting import posted
+from bfpp.schedules.lowering.prefetch import Begins
 from bfpp.schedules.lowering.step_table import Deadlock, step_table, table_of
 from bfpp.schedules.operations.operations import Operation
 from bfpp.schedules.orders.posts import Post

@@ -32,7 +32,7 @@ from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.graph.posting_faults import posting_faults
 from bfpp.schedules.graph.task_columns import COLUMNS
 from bfpp.schedules.graph.wait_cycles import short_cycle, turns
-from bfpp.schedules.lowering.beginning import Begins, begun
+from bfpp.schedules.lowering.prefetch import Begins, begun
 from bfpp.schedules.lowering.step_table import Deadlock
 from bfpp.schedules.lowering.usual_posts import usual_posts
 from bfpp.schedules.orders.posts import NOWHERE, Post, Posts, posts_of

@@ -1,6 +1,6 @@
 """Checker of task graphs: the rules of a valid training step, whoever made the graph.
 
-Nothing here knows how graphs are lowered. Each rule is a small function that
+Theory of operation. Nothing here knows how graphs are lowered. Each rule is a small function that
 yields what breaks it, and the tables name the rules, in layers:
 
 - `columns` asks whether the columns point to anything, and alone if they do not;
@@ -13,6 +13,10 @@ A graph that breaks one of these is wrong: it may hang, race, lose or double wha
 or read what is not there. `PRESCRIBED` is of another kind: how often weights are gathered and
 gradients reduced at each level of sharding, as the paper says. A graph that does so more or
 less often computes the same, so findings there are remarks, and hide nothing wrong.
+
+Rejected: to compare a graph with the one that the lowering makes of its orders. A fault of the
+lowering would be the standard then, and graphs that others made otherwise, and are right, would
+fail.
 """
 
 from __future__ import annotations

@@ -5,10 +5,16 @@
     source = "stas00/ml-engineering, compute/accelerator"
     of = ["device.matmul_efficiency"]
 
-A constant goes by its name in a cluster (`device.peak`, `leaf.bandwidth`); one that holds others
-(`device.attention`, `leaf`) stands for all of them. The last entry that fits a constant says its
-origin: entries go from the general to the special, and those of a file that is `like` a preset come
-after the preset's.
+Theory of operation. A constant goes by its name in a cluster (`device.peak`, `leaf.bandwidth`); one
+that holds others (`device.attention`, `leaf`) stands for all of them. The last entry that fits a
+constant says its origin: entries go from the general to the special, and those of a file that is
+`like` a preset come after the preset's.
+
+Invariant: an entry names constants that the cluster has, or the file is refused. A name that is
+misspelt would otherwise leave a constant with the origin of the preset.
+
+Rejected: a source beside each value. One measurement gives many constants, and most files would be
+sources.
 """
 
 from __future__ import annotations

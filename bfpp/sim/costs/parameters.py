@@ -188,7 +188,7 @@ def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) ->
     By central differences: exact for what is proportional to the number or to
     its inverse to nine digits.
     """
-    step = 2.0**-15
+    step = 2.0**-15  # a power of two: 1 + step and 1 - step are exact
     value = number_at(model, path)
     above: Costs = with_number(model, path, value * (1 + step)).costs(graph)
     below: Costs = with_number(model, path, value * (1 - step)).costs(graph)

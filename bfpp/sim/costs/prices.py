@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.operations.operations import Operation, Table
 from bfpp.sim.costs.measured_step import MeasuredStep
-from bfpp.sim.costs.physical_step import PhysicalStep
 from bfpp.sim.engines.cost_model import Load
+
+if TYPE_CHECKING:  # loaded where a model is simulated, so that abstract costs are there soon
+    from bfpp.sim.costs.physical_step import PhysicalStep
 
 NORM_TRAFFIC = 4.0
 """Bytes for each parameter that the norm of the gradients reads, in full precision."""
@@ -94,6 +96,10 @@ def _norm(step: PhysicalStep, tasks: Integers) -> Load:
     return step.state_traffic(tasks, NORM_TRAFFIC)
 
 
+def _host_copy(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.host_copies(tasks)
+
+
 PRICES: Table[Price] = Table(
     "price",
     {
@@ -145,8 +151,8 @@ PRICES: Table[Price] = Table(
             "expert_combine",
             physical=lambda step, tasks: step.exchanges(tasks, Operation.EXPERT_COMBINE),
         ),
-        Operation.OFFLOAD: Price("host_copy", physical=PhysicalStep.host_copies),
-        Operation.RELOAD: Price("host_copy", physical=PhysicalStep.host_copies),
+        Operation.OFFLOAD: Price("host_copy", physical=_host_copy),
+        Operation.RELOAD: Price("host_copy", physical=_host_copy),
     },
 )
 

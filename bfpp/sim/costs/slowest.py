@@ -2,13 +2,18 @@
 
 Theory of operation. Devices of one kind are not equally fast (power, temperature, silicon), and no
 device takes equally long for the same pass. What synchronises takes as long as its slowest member:
-of normal deviations, the expected largest of as many, which Blom (1958) gives in closed form.
+of n normal deviations the expected largest, for which Blom (1958) gives the quantile at
+(n - 3/8) / (n + 1/4). So one factor on all passes stands for the wait, and the graph stays that of
+one replica with ranks that are alike.
 
 - All of a job's devices wait for the slowest of them: over gradients once a step, over a pipeline
   for each micro-batch. Its own pace does not average out (`speed_deviation`).
 - Passes of the same work differ from one to the next (`pass_deviation`). Those of a step average
   out, except on devices that wait for each other inside of passes: the members of tensor-, context-
   and expert-parallel groups, and, fully sharded, all that a layer's weights are gathered from.
+
+Rejected: devices drawn at random, and every one of them simulated. A prediction would differ from
+the next by the seed, and take as long as there are replicas.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ def waiting_factor(cluster: Cluster, degrees: Degrees, *, fully_sharded: bool) -
     lasting = device.speed_deviation * expected_largest(degrees.devices)
     passing = device.pass_deviation * expected_largest(_together(degrees, fully_sharded))
     of_site = 1.0 if cluster.site is None else cluster.site.factor
+    # Independent deviations add up as squares; a sum would have one device be the worst of both.
     return of_site * (1.0 + hypot(lasting, passing))
 
 

@@ -1,8 +1,19 @@
 """The fast engine: loops of the compiled core over the graph's columns.
 
-If no port carries two flows at once, one sweep in task order gives the times: it is tried
-first, and left where a flow may meet another. Then the tasks are replayed, flows in the order of
-time.
+Theory of operation. Tasks are numbered in an order in which they could run, so one sweep in that
+order gives all times, as long as flows do not meet: each is as fast as its narrowest port. The
+sweep is tried first. It gives up at a flow that enters a port before one of a smaller number has
+left it, and only then are tasks replayed with flows in the order of time.
+
+Invariants:
+
+- Where the sweep does not give up, no two flows meet: in each port they follow one another in the
+  order of their numbers. It may give up without need, where they follow in another order.
+- Both loops give the times of the reference engine, to the last bit (`bfpp.sim.engines.ports` says
+  what that takes).
+
+Rejected: the replay alone. It keeps a heap and the state of each port, and most graphs of a search
+need neither: their transfers have ports to themselves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ports whose bandwidth is shared max-min fairly by the flows that use them at an instant.
 
 Theory of operation. Rates are max-min fair: no flow can grow but at the cost of one that is no
-faster. They are computed by progressive filling: of all ports, those that give each of their
-flows the least are full first; these flows keep that rate, and the rest of other ports is left to
-the others.
+faster. They are computed by progressive filling (Bertsekas and Gallager, Data Networks, 1992,
+section 6.5): of all ports, those that give each of their flows the least are full first; these
+flows keep that rate, and the rest of other ports is left to the others.
 
 Invariants; engines that keep to them agree to the last bit:
 
@@ -12,6 +12,9 @@ Invariants; engines that keep to them agree to the last bit:
 - Ports that are equally narrow are filled together.
 
 So rates depend on no order of events or ports.
+
+Rejected: the least of a flow's equal shares of its ports, each port for itself. What a flow that is
+narrower elsewhere leaves of a port would go to nobody.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class Ports:
         rates = max_min_rates([flow.ports for flow in self._flows], self._bandwidth)
         for flow, rate in zip(self._flows, rates, strict=True):
             if rate != flow.rate:
+                # Rounding may take a flow that ends at this instant below zero.
                 flow.left = max(flow.left - (now - flow.since) * flow.rate, 0.0)
                 flow.since, flow.rate = now, rate
                 flow.changes += 1
@@ -75,6 +79,7 @@ class Ports:
 
     def _arrive(self, flow: Flow, changes: int) -> Generator[simpy.Event, object, None]:
         yield self._environment.timeout(flow.left / flow.rate)
+        # SimPy cannot move an event: one whose rate has changed since means nothing when it comes.
         if changes == flow.changes:
             self._flows.remove(flow)
             self._change()

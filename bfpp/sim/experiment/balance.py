@@ -49,7 +49,7 @@ DIGITS = 12
 """Decimal digits to which shares of the whole are compared."""
 
 MOST_STAGES = 20_000_000
-"""Stages by their layers that are compared."""
+"""Entries of all stages' tables, by first layer and the first one after them: 8 bytes each."""
 
 
 def balanced(

@@ -1,7 +1,13 @@
 """Deviations of the constants of a cluster, each with its unit and its provenance.
 
-A constant's deviation is the standard deviation of its logarithm: measured on the cluster, fitted
-to it, or what published values of it differ by (`presets/deviations.toml`).
+Theory of operation. A constant's deviation is the standard deviation of its logarithm, since it
+acts as a factor and cannot be negative. What is closest to the machine counts: measured on it
+(`bfpp measure`), or else fitted to runs on it, or else what published values differ by
+(`presets/deviations.toml`), times what its provenance says of the value: one that was copied from
+another machine, or assumed, deviates more than one that was measured there.
+
+Invariant: a number that the table does not know has no deviation, and is not varied. Those are data
+sheets' (a peak, a memory's size): what a device makes of them is an efficiency, which is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,17 @@
 """Steps of many micro-batches, predicted from fewer: warm-up, a period that repeats, drain.
 
-Between its first and its last passes each rank repeats its order (`Schedule.repetition`). Once
-times repeat as well, for as long as any task waits for another, everything is as it was a period
-before: each further period takes as long, however many there are. So fewer micro-batches are
-simulated, and where their times do not repeat, all.
+Theory of operation. Between its first and its last passes each rank repeats its order
+(`Schedule.repetition`). Once times repeat as well, for as long as any task waits for another,
+everything is as it was a period before: each further period takes as long, however many there are.
+So fewer micro-batches are simulated, and where their times do not repeat, all.
+
+Invariant: a step that is extended takes what the whole one takes, but for rounding. Both halves of
+the condition are needed, and the core tests them in the simulated step (`bfpp_repeats`): all that
+starts in some periods starts and ends again a period later, and no task there waits for one from
+before them.
+
+Rejected: a straight line through the step times of two numbers of micro-batches. It is right only
+if both have left the warm-up behind, which the two times do not show.
 """
 
 from __future__ import annotations

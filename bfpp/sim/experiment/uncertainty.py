@@ -1,11 +1,20 @@
 """Prediction interval of a step time, and the effects that a prediction leaves out.
 
-Each end of a prediction's 80 % interval is as far from it, in logarithms, as all constants together
-make it: each by what the step time changes where that one is at the end of its own 80 %
-(`presets/deviations.toml`), and by what constants do not explain of published runs: of machines,
-of sites and of runs of its kind (`bfpp.sim.experiment.residuals`). Such steps, and not slopes, for
-the two ends apart: a host that is just fast enough has no slope; slower, it lengthens the step, and
-faster, it shortens nothing.
+Theory of operation. Each end of a prediction's 80 % interval is as far from it, in logarithms, as
+all constants together make it: each by what the step time changes where that one is at the end of
+its own 80 % (`presets/deviations.toml`), and by what constants do not explain of published runs: of
+machines, of sites and of runs of its kind (`bfpp.sim.experiment.residuals`). Independent parts add
+up as squares. Constants that were fitted together are not independent: they change in the
+combinations that are, the square root of their correlations.
+
+Invariant: the same experiment has the same interval. Nothing is drawn.
+
+Rejected:
+
+- Slopes. The two ends differ: a host that is just fast enough has no slope; slower, it lengthens
+  the step, and faster, it shortens nothing.
+- Constants drawn at random. An end that differs little from draw to draw takes hundreds of
+  predictions; this takes two for each constant that the step depends on.
 """
 
 from __future__ import annotations

@@ -178,3 +178,4 @@ SURE = 3
 """A share may exceed 1 by this many standard errors, and counts as 1."""
 
 ROUNDING = 1e-3
+"""Logarithm by which a share may exceed 1 that has no standard error: of a single measurement."""

@@ -272,7 +272,7 @@ def _solve(
 
     solution = least_squares(
         lambda at: np.log1p(_errors(parameters, cases, at)),
-        np.clip(start, 0.01, 0.99),
+        np.clip(start, 0.01, 0.99),  # the search has to begin inside of the bounds
         bounds=(0, 1),
         loss="soft_l1",
         f_scale=LOSS_SCALE,

@@ -1,10 +1,18 @@
 """The memory of each rank's devices over a step, by allocation and purpose.
 
-State, weights, gradients and workspaces are there all the time. Activations come with the steps of
-the rank's compute, and go; between steps there is what has been saved. The optimizer's step comes
-when they are gone. Offloaded activations are away while the order of passes says so
-(`bfpp.schedules.graph.residency`). The highest moment is the peak of
-`bfpp.sim.memory.device_memory`.
+Theory of operation. State, weights, gradients and workspaces are there all the time. Activations
+come with the steps of the rank's compute, and go; between steps there is what has been saved. The
+optimizer's step comes when they are gone. Offloaded activations are away while the order of passes
+says so (`bfpp.schedules.graph.residency`).
+
+Invariants:
+
+- A moment is a compute step of a rank, or what follows it: what is allocated depends on the order
+  of the compute lane, as it does in the executor, and not on how long anything takes.
+- The highest moment is the peak of `bfpp.sim.memory.device_memory`, to the byte.
+
+Rejected: intervals from the times of tasks. The same order would have another peak on another
+cluster, and a search could not rule it out before it was simulated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,16 @@
 """The best configurations, without a simulation of those that cannot be among them.
 
-Exact: a configuration that is left out cannot fit, or is slower than as many others as are wanted
-and than one that needs no more memory, by bounds that no schedule passes. So the best, and those
-that none undercuts in memory, are the same as if all were simulated.
+Theory of operation. Branch and bound over a list: a configuration that is left out cannot fit, or
+is slower than as many others as are wanted and than one that needs no more memory, by bounds that
+no schedule passes. Bounds are asked in the order of what they cost, and the most promising graphs
+are simulated first, after which bounds leave out most others.
+
+Invariant: the best, and those that none undercuts in memory, are the same as if all were simulated,
+in whichever order and on however many workers. So a bound leaves out what is worse, never what is
+as good: of a tie, all are simulated.
+
+Rejected: to keep the best of each round of shorter simulations (successive halving), or to sample.
+Both are faster, and neither can say that nothing better was missed.
 """
 
 from __future__ import annotations

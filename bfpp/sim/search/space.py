@@ -1,10 +1,21 @@
 """Configurations as columns.
 
-A configuration is three numbers, each of a row in a table that many share: of a pipeline, which is
-a schedule on its stages and micro-batches, and decides the order of the passes; of a communication,
-which with the pipeline makes a task graph; and of a setting, with which the graph has costs. So a
-million configurations take twelve megabytes, and whatever depends on one or two of the three is
-worked out once for all that share it. Objects are made of those that are looked at.
+Theory of operation. A configuration is three numbers, each of a row in a table that many share: of
+a pipeline, which is a schedule on its stages and micro-batches, and decides the order of the
+passes; of a communication, which with the pipeline makes a task graph; and of a setting, with which
+the graph has costs. So a million configurations take twelve megabytes, and whatever depends on one
+or two of the three is worked out once for all that share it. Objects are made of those that are
+looked at.
+
+Invariants:
+
+- A row stands once in its table (`Numbered`): configurations of the same tables are equal if, and
+  only if, their numbers are.
+- In `in_order`, tables are sorted before columns are. So the order does not depend on how a space
+  was enumerated, and neighbours share the most: a pipeline, and of these a graph.
+
+Rejected: a list of `Configuration`s. To know what two of them share, both would have to be hashed
+and compared field by field, at each of a dozen places that keep results.
 """
 
 from __future__ import annotations

@@ -112,6 +112,7 @@ def _kept_work(problem: OrderingProblem, rank: int, stages: np.ndarray, kind: in
     """The most seconds of passes of a kind, of micro-batches that a rank keeps at once."""
     seconds, sizes = problem.seconds[kind, stages], problem.sizes[stages]
     room, total = problem.room[rank], 0.0
+    # A fractional knapsack: what gives most seconds for its room first, what takes none before all.
     for at in np.argsort(-seconds / np.maximum(sizes, 1e-300)):
         count = min(problem.microbatches, room / sizes[at]) if sizes[at] else problem.microbatches
         if len(stages) == 1:

@@ -215,6 +215,7 @@ class Causes:
         for on in self._back_from(blocker):
             if until <= begin:
                 break
+            # Measured tasks may overlap: each second is covered once, by the later of them.
             ended = min(max(walked.end[on], begin), until)
             started = min(max(walked.start[on], begin), ended)
             add_late(after, ended, until)

@@ -320,6 +320,8 @@ def _shift(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, str
     made = np.array([end[graph.dependencies.of(task)].max() for task in carrying.tolist()])
     arrived = np.where(np.isnan(end[carrying]), start[after], end[carrying])
     shift = np.zeros(graph.layout.pp)
+    # Longest paths, as Bellman and Ford find them: what still grows after as many rounds as there
+    # are ranks grows for ever.
     for _ in range(graph.layout.pp):
         least = shift.copy()
         needed = shift[graph.rank[carrying]] + made - arrived

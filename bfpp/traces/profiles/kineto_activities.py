@@ -145,7 +145,7 @@ def _collective_calls(slices: list[Mapping[str, Any]]) -> dict[Hashable, Mapping
 
 
 def _id(about: Mapping[str, Any]) -> Hashable:
-    hash(number := about.get("External id"))
+    hash(number := about.get("External id"))  # a list is malformed here, not where it is looked up
     return number
 
 
@@ -215,7 +215,7 @@ def _amount(value: Any) -> float:
 
 def _number(value: Any) -> float:
     """A number of microseconds, or of elements; raises `ValueError` beyond all that there are."""
-    if not abs(number := float(value)) <= MOST:
+    if not abs(number := float(value)) <= MOST:  # and not >, so that NaN is refused too
         raise ValueError(f"{value!r} is out of bounds")
     return number
 

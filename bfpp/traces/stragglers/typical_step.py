@@ -137,6 +137,7 @@ class _Times:
         self.first, last = np.full(members, np.inf), np.full(members, -np.inf)
         np.minimum.at(self.first, member, table.start[rows])
         np.maximum.at(last, member, table.end[rows])
+        # A step of a single moment: shares of nothing are nothing.
         self.length = np.maximum(last - self.first, np.finfo(float).tiny)
 
     def of(self, member: int, times: Seconds) -> Seconds:

@@ -27,7 +27,7 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.columns import Groups
-from bfpp.schedules.lowering.made import phases
+from bfpp.schedules.lowering.operation_tables import phases
 from bfpp.schedules.operations.operations import OPERATIONS, declare
 from bfpp.schedules.operations.row import Made, Row, Scope
 from bfpp.schedules.operations.streams import STREAMS

@@ -24,7 +24,7 @@ from bfpp.schedules import (
 from bfpp.schedules.graph import lanes
 from bfpp.schedules.graph.counts import peak_activations
 from bfpp.schedules.graph.templates import Piece
-from bfpp.schedules.lowering import made
+from bfpp.schedules.lowering import operation_tables
 from bfpp.schedules.operations.operations import (
     BUILT_IN,
     collectives,
@@ -145,7 +145,11 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
 
 def forget_rows() -> None:
     """Caches of rows, by name or by code."""
-    for remembered in (validity._makers, made._lowering_of, lanes.streams_of_operations):
+    for remembered in (
+        validity._makers,
+        operation_tables._lowering_of,
+        lanes.streams_of_operations,
+    ):
         remembered.cache_clear()
 
 

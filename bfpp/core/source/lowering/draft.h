@@ -54,11 +54,6 @@ struct made {
     const bool *all;
 };
 
-/* Make the tasks of a step, and what each waits for, by provisional number. Returns why it cannot
- * be, with the unit that is gathered or reduced too late, or DRAFTED. */
-int64_t draft_tasks(
-    struct draft *draft, const struct made *made, int64_t n_waits, int64_t *late_unit);
-
 /* Columns of tasks by number, up to the block, and what each waits for. */
 struct numbered {
     int8_t *operation;
@@ -103,6 +98,7 @@ static inline int64_t end_of(const struct draft *draft, int64_t step)
 /* These return false, or OUT_OF_MEMORY, where memory is short; gathers and reductions return
  * DRAFTED, or why copies of a unit cannot meet, with the unit. */
 bool find_runs(struct draft *draft, struct runs *runs);
+void add_compute(struct draft *draft, const struct runs *runs);
 bool add_transfers(struct draft *draft);
 bool add_offloads(struct draft *draft);
 int64_t add_gathers(struct draft *draft, const struct runs *runs, int64_t *late_unit);

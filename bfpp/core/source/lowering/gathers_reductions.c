@@ -1,4 +1,11 @@
-/* Gathers of weights before runs, and reductions of gradients after them. */
+/* Gathers of weights before runs, and reductions of gradients after them.
+ *
+ * A key must not be earlier than those of what the task waits for, nor later than those of what
+ * waits for it. Of a gather that leaves a range of rounds: it takes the first in which its buffer
+ * is free and the run ahead has begun, since lanes are in order, and one that is queued late holds
+ * up those behind it. If the range is empty, which happens only where copies of a stage run it at
+ * different times, the graph is refused.
+ */
 #include "draft.h"
 
 #include <stdlib.h>

@@ -1,11 +1,112 @@
 /* From the table of steps to the columns of a graph: the theory is at the head of
  * `bfpp/schedules/lowering/__init__.py`, the reference is the object lowering of the benchmarks.
+ *
+ * Nothing here knows an operation but the four passes: tables say which one is made when, after
+ * what, and before what.
  */
 #include <stdlib.h>
 
 #include "../graph.h"
 #include "../lanes.h"
 #include "draft.h"
+
+/* What is given */
+
+static bool is_in(int64_t value, int64_t least, int64_t end) { return value >= least && value < end; }
+
+static bool has_wrong_steps(const struct draft *draft)
+{
+    for (int64_t rank = 0; rank < draft->ranks; rank++) {
+        if (draft->bounds[rank] >= draft->bounds[rank + 1] || draft->bounds[rank] < 0 ||
+            draft->bounds[rank + 1] > draft->steps)
+            return true;
+        for (int64_t step = draft->bounds[rank]; step < draft->bounds[rank + 1]; step++)
+            if (draft->rank[step] != rank)
+                return true;
+    }
+    if (draft->bounds[0] != 0 || draft->bounds[draft->ranks] != draft->steps)
+        return true;
+    for (int64_t step = 0; step < draft->steps; step++) {
+        int64_t block = draft->block[step];
+        if (!is_in(draft->operation[step], 0, PASSES) ||
+            !is_in(draft->unit[step], 0, draft->units) ||
+            !is_in(draft->microbatch[step], 0, draft->microbatches) ||
+            !is_in(draft->before_step[step], NONE, draft->steps) ||
+            !is_in(draft->round_of[step], 0, INT32_MAX - 2))
+            return true;
+        if (block != NONE &&
+            (!is_in(step - block, 0, 2) || block < 0 || block + 1 >= draft->steps ||
+             draft->block[block] != block || draft->block[block + 1] != block))
+            return true;
+    }
+    return false;
+}
+
+static bool has_wrong_layout(const struct draft *draft)
+{
+    for (int64_t unit = 0; unit < draft->units; unit++)
+        if (!is_in(draft->rank_of_unit[unit], 0, draft->ranks))
+            return true;
+    for (int64_t rank = 0; rank < draft->ranks; rank++)
+        if (!is_in(draft->peer_of_rank[rank], NONE, draft->ranks))
+            return true;
+    return !is_in(draft->ends[0], NONE, draft->ranks) || !is_in(draft->ends[1], NONE, draft->ranks);
+}
+
+static bool has_wrong_tables(const struct draft *draft, const struct made *made, int64_t n_waits)
+{
+    for (int64_t kind = MADE_SENDING_OUTPUT; kind <= MADE_AFTER_RUNS; kind++)
+        if (!is_in(draft->made_by[kind], PASSES, draft->operations))
+            return true;
+    if (made->wait_bounds[0] != 0 || made->wait_bounds[made->count] != n_waits)
+        return true;
+    for (int64_t each = 0; each < made->count; each++) {
+        int64_t begin = made->wait_bounds[each], end = made->wait_bounds[each + 1];
+        if (!is_in(made->operation[each], PASSES, draft->operations) || begin > end ||
+            (made->scope[each] == SCOPE_UNIT && !made->after[each] && begin == end))
+            return true;
+    }
+    for (int64_t at = 0; at < n_waits; at++)
+        if (!is_in(made->waits[at], 0, draft->operations))
+            return true;
+    return draft->rules[RULE_WEIGHT_BUFFERS] < 1 || draft->rules[RULE_RUNS_AHEAD] < 0 ||
+           (draft->rules[RULE_GATHERS_RUNS] && !draft->rules[RULE_GATHERS]) ||
+           (draft->rules[RULE_OFFLOAD] && draft->rules[RULE_OFFLOAD_AHEAD] < 1);
+}
+
+/* Tasks */
+
+/* Make the tasks of a step, and what each waits for, by provisional number. Returns why it cannot
+ * be, with the unit that is gathered or reduced too late, or DRAFTED. */
+static int64_t draft_tasks(
+    struct draft *draft, const struct made *made, int64_t n_waits, int64_t *late_unit)
+{
+    struct runs runs = {0};
+    int64_t result = OUT_OF_MEMORY;
+    if (draft->ranks < 1 || draft->units < 1 || draft->microbatches < 1 ||
+        draft->steps > draft->most_tasks || draft->steps > INT32_MAX / 8 ||
+        has_wrong_steps(draft) || has_wrong_layout(draft) ||
+        has_wrong_tables(draft, made, n_waits))
+        return MALFORMED;
+    draft->first_task = calloc(2 * (size_t)draft->operations, sizeof *draft->first_task);
+    draft->end_task = draft->first_task ? draft->first_task + draft->operations : NULL;
+    if (!draft->first_task || !find_runs(draft, &runs))
+        goto done;
+    add_compute(draft, &runs);
+    if (!add_transfers(draft) || (draft->rules[RULE_OFFLOAD] && !add_offloads(draft)))
+        goto done;
+    result = add_gathers(draft, &runs, late_unit);
+    if (result == DRAFTED)
+        result = add_reductions(draft, &runs, late_unit);
+    if (result == DRAFTED && !draft->full && !add_made(draft, made))
+        result = OUT_OF_MEMORY;
+    if (draft->full || draft->is_malformed)
+        result = MALFORMED;
+done:
+    free(draft->first_task);
+    free(runs.memory);
+    return result;
+}
 
 /* The lanes of tasks, which are those of their kinds; returns how many lanes there are. */
 static int64_t lanes_of_kinds(

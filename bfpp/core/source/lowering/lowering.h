@@ -1,6 +1,6 @@
 /* From the table of steps to the tasks of a graph: what each is, and what it waits for.
  *
- * Tasks are made with a key instead of a number (draft.c), and then numbered (numbering.c). With
+ * Tasks are made with a key instead of a number (lower.c), and then numbered (numbering.c). With
  * them comes all that is asked of every graph: kinds, lanes, followers.
  */
 #ifndef BFPP_LOWERING_H

@@ -80,6 +80,7 @@ static void add_of_units(
     for (int64_t nth = 0; nth < waits; nth++)
         find_last(draft, made->waits[begin + nth], false, last + nth * draft->units);
     range_of(draft, made->waits[begin], &first, &end);
+    /* Tasks of one key keep this order: that in which the ranks' data are complete. */
     for (int64_t on = first; on < end; on++) {
         int32_t rank = row_of(draft, on)[DRAFT_RANK], peer = row_of(draft, on)[DRAFT_PEER];
         int32_t unit = row_of(draft, on)[DRAFT_UNIT];

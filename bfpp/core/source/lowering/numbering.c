@@ -1,4 +1,9 @@
-/* The numbers of drafted tasks, and the columns of the graph. */
+/* The numbers of drafted tasks, and the columns of the graph.
+ *
+ * Keys are dense, rounds times phases, so that counting sorts them in linear time. It is stable:
+ * tasks of one key keep the order in which they were drafted, which is part of what a graph is, as
+ * lanes run in it.
+ */
 #include "draft.h"
 
 #include <stdlib.h>
@@ -33,6 +38,7 @@ static int64_t sort_by_key(
     const struct draft *draft, const int32_t *phase, uint32_t *old, uint32_t *new)
 {
     int64_t tasks = draft->tasks, phases = draft->phases, most = 0;
+    /* No round is later than there are tasks: `place` is no larger than the draft. */
     for (int64_t task = 0; task < tasks; task++) {
         int64_t round = draft->key[task], own = phase[row_of(draft, task)[DRAFT_OPERATION]];
         if (round < BEFORE || round > tasks || own < 0 || own >= phases)

@@ -1,4 +1,9 @@
-/* Copies of activations to the host, and back. */
+/* Copies of activations to the host, and back; the theory is at the head of
+ * `bfpp/schedules/lowering/__init__.py`.
+ *
+ * What is offloaded is decided by the order of passes alone, and so are the waits that bound what a
+ * device holds: links of any speed have the same graph.
+ */
 #include "draft.h"
 
 #include <stdlib.h>

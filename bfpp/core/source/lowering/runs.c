@@ -1,4 +1,14 @@
-/* Runs, and which of them use which buffer. */
+/* Runs, and which of them use which buffer.
+ *
+ * Buffers are given out before any task is made: who had a buffer before decides when the next
+ * gather into it may be queued, and so its key. A sequence is the runs that take turns in some
+ * buffers, in the order in which they begin: of a rank; where its forward and its backward runs are
+ * under way at once, of each of the two, as turns of one would wait for the other's; and, where two
+ * ranks have copies of a stage, of both ranks together, which gather and reduce as one.
+ *
+ * Copies may run a unit in different turns: the n-th run of the one meets the n-th of the other,
+ * which is the only pairing in which neither waits for a run that waits for it.
+ */
 #include "draft.h"
 
 #include <stdlib.h>

@@ -1,5 +1,11 @@
 /* How long words of passes take, and shorter ones by simulated annealing.
  *
+ * Only moves of passes on the critical path are drawn: no other can shorten it (van Laarhoven,
+ * Aarts and Lenstra, Job shop scheduling by simulated annealing, 1992). A move changes one word
+ * from some place on. All that starts before the pass at that place could is as it was, and is
+ * copied; the rest is replayed. So a move late in the step costs little, and the times are those
+ * of a whole replay, to the last bit.
+ *
  * The reference of a replay is the engine, `bfpp/sim/engines/simpy_engine.py`; that of annealing is
  * `tests/helpers/reference_annealing.py`, which replays all passes after every move.
  */
@@ -330,6 +336,7 @@ static struct Move draw_move(
 {
     int64_t here = path[draw_below(draws, count)];
     struct Move drawn = {here / replay->width, here % replay->width, 0};
+    /* Mostly by a few places, as most moves by many cannot run; 3 is the mean of what is added. */
     int64_t far = 1 + (int64_t)draw_exponential(draws, 3.0);
     if (draw_uniform(draws) < 0.5) {
         drawn.to = drawn.at - far;
@@ -378,6 +385,7 @@ static double anneal(
         int32_t *word = replay->words + drawn.rank * replay->width;
         int64_t first = drawn.at < drawn.to ? drawn.at : drawn.to;
         move(word, drawn.at, drawn.to);
+        /* Memory first: it takes one word, and a replay takes all. */
         double after = INFINITY;
         if (is_within(replay, drawn.rank))
             after = run_words(replay, drawn.rank, first, &now, &other);

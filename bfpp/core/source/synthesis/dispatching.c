@@ -1,5 +1,10 @@
 /* Orders by a rule in numbers: ranks take the next pass by its keys, which are varied.
  *
+ * A dispatch is a simulation in the order of time: of all ranks, the one that may start first runs
+ * the pass that it has chosen. A choice holds until something of its rank has changed, so that a
+ * pass costs two choices, and not one of each rank. Orders that a rule makes can run, since they
+ * have run, and keep to the limits; a rule by which ranks wait for room for ever has no time.
+ *
  * The reference is `tests/helpers/reference_dispatch.py`.
  */
 #include "dispatching.h"
@@ -269,7 +274,7 @@ static void vary(
     for (int64_t left = 1 + draw_below(draws, 3); left > 0; left--) {
         double drawn = draw_uniform(draws);
         double step = draw_normal(draws) * scale;
-        step *= exp2(2.0 * draw_uniform(draws) - 2.0);
+        step *= exp2(2.0 * draw_uniform(draws) - 2.0); /* a quarter of it, to all */
         int kind = 0;
         while (drawn >= VARIATIONS[kind].chance)
             kind++;
@@ -319,6 +324,7 @@ int64_t bfpp_dispatch(
         double step_time = dispatch_by(&dispatch, parts_of(&problem, trial));
         if (step_time < *taken)
             memcpy(words, dispatch.words, (size_t)(ranks * width) * sizeof *words);
+        /* Of equal ones the last: rules drift over plains, and so come to where it is better. */
         if (step_time <= *taken) {
             *taken = step_time;
             memcpy(rule, trial, numbers * sizeof *rule);

@@ -20,7 +20,7 @@ class Line:
 def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
     """Non-negative cost of each column, where a row costs the sum of its columns."""
     table, target = np.array(rows), np.array(seconds)
-    weights = 1 / np.maximum(target, 1e-9)
+    weights = 1 / np.maximum(target, 1e-9)  # no clock here resolves less than a nanosecond
     solution, _ = nnls(table * weights[:, None], target * weights)
     costs: list[float] = solution.tolist()
     return costs
@@ -31,4 +31,4 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     fixed, slope = least_squares(
         [(1.0, amount) for amount, _ in points], [seconds for _, seconds in points]
     )
-    return Line(fixed, max(slope, 1e-15))
+    return Line(fixed, max(slope, 1e-15))  # a bandwidth is its inverse

@@ -133,8 +133,10 @@ class ThreadShards:
         return lambda: torch.stack([self._own(each, dim) for each in take()]).sum(0)
 
     def _put(self, value: Tensor) -> Callable[[], list[Tensor]]:
+        # All ranks make the same exchanges in the same order, so that a count names each.
         exchange = self._exchanges
         self._exchanges += 1
+        # A copy: this rank goes on, and may change its own before the others have come to read it.
         self.shared.put(exchange, self.rank, value.detach().clone())
         return lambda: self.shared.take(exchange)
 

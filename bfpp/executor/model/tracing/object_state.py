@@ -224,6 +224,7 @@ STATES: Mapping[type, Any] = {
     random.Random: lambda value: value.getstate(),
     np.random.Generator: lambda value: value.bit_generator.state,
     np.random.RandomState: lambda value: numbers_of(value.get_state(legacy=False)),
+    # From a mebibyte on, arrays are not compared: that would take longer than the passes.
     np.ndarray: lambda value: value.tobytes() if value.nbytes < 2**20 else value.shape,
     count: repr,
 }

@@ -178,6 +178,7 @@ def probed(module: object, name: str, run: Callable[[Operators], Any]) -> tuple[
         sets = _by_module(changed)
         if not (changed or moved or after.written(before, first)):
             return result, PassEffects(first.draws, frozenset(), sets)
+        # A cache is filled by the first pass alone: only another shows what each one changes.
         run(second := Operators())
     last = _Looked(module)
     for each in last.changed(after):

@@ -120,6 +120,7 @@ def _look_at(layer: Layer, number: int, seed: int) -> tuple[nn.Module, bool]:
     if _remembers(layer):
         with drawing(seed, number):
             return make(layer, number), True
+    # Twice: what both have in common is kept by somebody else.
     with torch.device("meta"):
         module, again = make(layer, number), make(layer, number)
     tensors = [*module.parameters(), *module.buffers()]

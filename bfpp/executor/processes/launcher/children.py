@@ -88,11 +88,13 @@ class Children:
         """Kill all of them, including stopped ones and those that ignore SIGTERM."""
         for handler in self._handlers:
             handler.close(signal.SIGKILL)
+        # After all of them: one may be stopped in the kernel for a while.
         for handler in self._handlers:
             handler.proc.wait()
 
 
 def _look_at(pid: int) -> os.waitid_result | None:
+    # WNOWAIT: until torch's handler reaps the process, its number is not given to another one.
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 

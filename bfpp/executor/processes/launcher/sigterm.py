@@ -92,6 +92,7 @@ def signals_to(watchdog: Watchdog, numbers: Sequence[int]) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in numbers}
+    # Python writes signals to the descriptor that it has a handler for, if one that does nothing.
     for number in before:
         signal.signal(number, lambda *_: None)
     descriptor = signal.set_wakeup_fd(watchdog.bell, warn_on_full_buffer=False)

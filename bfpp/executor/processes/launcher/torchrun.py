@@ -52,6 +52,7 @@ class Diagnoser:
         self._observes = context.process in (0, context.processes - 1)
         self._ends_alone = time.monotonic() + context.limits.start
         self._stops = False
+        # For as long, one that was asked to end waits for the diagnosis that says why.
         self._looks_left = round(2 * context.limits.grace / context.limits.heartbeat)
 
     def look(self, signal_number: int) -> None:

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 FORM = struct.Struct("<?qd?q102p")
-"""An entry in the file."""
+"""An entry in the file: 128 bytes, in which words end after 101."""
 
 
 class Record:

@@ -81,6 +81,7 @@ class Watchdog:
     def _sleep(self) -> int:
         """Wait for the next heartbeat or the bell; returns the signal that rang it, or 0."""
         heard, _, _ = select.select([self._heard], [], [], self._limits.heartbeat)
+        # Several may have rung: a signal counts more than our own 0, SIGTERM more than SIGINT.
         return max(self._heard.recv(64)) if heard else 0
 
     def _send(self, done: bool) -> None:

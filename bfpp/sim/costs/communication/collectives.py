@@ -1,7 +1,8 @@
 """Costs of collectives: a latency, and bytes through the levels of the network.
 
-Theory of operation. A collective starts once its last member has come, and has its links to itself:
-contention is the engine's, not in these seconds.
+Theory of operation. Seconds are a latency and bytes over a bandwidth (Hockney, The communication
+challenge for MPP, 1994), of whichever algorithm is the fastest. A collective starts once its last
+member has come, and has its links to itself: contention is the engine's, not in these seconds.
 
 - All-gathers, reduce-scatters and all-reduces take the algorithm and protocol of the least time
   (`bfpp.sim.cluster.nccl`).

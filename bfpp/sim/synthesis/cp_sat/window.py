@@ -262,6 +262,7 @@ class Window:
             kept.append(self.model.new_interval_var(free.get(first, 0), long, end, ""))
             sizes.append(size)
             follower = (stage, microbatch + int(1 / share)) if share else then
+            # The room implies this; said outright, the solver need not find it out.
             if len(stages) == 1 and then in free and follower in free:
                 self.model.add(free[follower] >= end)
         self.model.add_cumulative(kept, sizes, room)

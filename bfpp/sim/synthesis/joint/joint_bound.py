@@ -82,6 +82,7 @@ def _alive(problem: OrderingProblem, sums: _Sums, stage: int, within: float) -> 
     kept = way + back + sums.weight[end] - sums.weight[first]
     begins = sums.forward[first] + there[:stage].sum()
     time = within - begins - (sums.after[end] - sums.after[first])
+    # Without any time left, more than any number; there the work takes too long as well.
     alive = np.ceil(problem.microbatches * kept / np.maximum(time, 1e-300) * (1 - TOLERANCE))
     if problem.layout.loops > 1:
         return np.ones_like(alive)

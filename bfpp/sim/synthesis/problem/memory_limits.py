@@ -92,7 +92,7 @@ class Counted:
     def excess(self, peaks: Numbers) -> Numbers:
         """The plain difference: a graph and the search count alike."""
         more = peaks - self.limits
-        more[np.abs(more) < 1e-9] = 0.0
+        more[np.abs(more) < 1e-9] = 0.0  # sums of shares of a micro-batch, in another order
         return more
 
     @property

@@ -1,6 +1,13 @@
 """The search: list scheduling with varied keys first, then simulated annealing of the orders.
 
-The keys are varied with few micro-batches, however many there are.
+Theory of operation. List scheduling lets each rank take the next pass by keys: one for each kind of
+pass of each stage, and a few of ranks. They decide the order of all passes, and are varied with few
+micro-batches, however many there are. That finds the shape of a good order, but only orders that a
+rule of this kind has. Annealing then moves single passes, which no key can. Both are given time,
+not steps: how many fit into a turn is measured in the turn before.
+
+Rejected: annealing alone. From a registered schedule's order it has to undo the shape by moves of
+single passes, most of which make the step longer.
 """
 
 from __future__ import annotations
@@ -200,6 +207,7 @@ class _Mover:
         self.steps = 20
 
     def turn(self, cooled: float) -> TimedWords:
+        # In seconds: at first, moves that cost a third of a pass are often kept; never quite zero.
         hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
         begun = time.monotonic()
         seed = int(self.random.integers(2**31))

@@ -28,6 +28,7 @@ from bfpp.traces.figures.time_axis import round_step
 COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
 """Series colours, in the order of their first mention; distinct to colour-blind readers."""
 
+# Lengths are in user units: pixels, or points where a width of the print is given.
 WIDTH, HEIGHT, EDGE, LEFT, BELOW, ABOVE = 250.0, 190.0, 8.0, 34.0, 28.0, 30.0
 LEAST_WIDTH, RIGHT = 150.0, 10.0
 TITLE, LINE, LEGEND = 9.5, 1.4, 18.0
@@ -88,6 +89,7 @@ class _Scale(NamedTuple):
         if self.logarithmic:
             return _logarithmic_ticks(self.least, self.most)
         step = round_step((self.most - self.least) / MOST_TICKS)
+        # A tick at an end of the axis is one, also where rounding puts it just outside.
         first, last = math.ceil(self.least / step - 1e-9), math.floor(self.most / step + 1e-9)
         return [tick * step for tick in range(first, last + 1)]
 

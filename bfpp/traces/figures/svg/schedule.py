@@ -48,6 +48,7 @@ from bfpp.traces.figures.time_axis import time_axis
 from bfpp.traces.timeline.metrics import bubble
 from bfpp.traces.timeline.units import in_words
 
+# Lengths are in user units: pixels, or points where a width of the print is given.
 WIDTH, EDGE = 720.0, 6.0
 TITLE = 10.0
 ROW, LEAST_ROW, MOST_ROWS_HEIGHT = 14.0, 3.0, 560.0
