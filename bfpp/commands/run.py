@@ -38,11 +38,18 @@ if TYPE_CHECKING:
     from bfpp.executor.run.verification import Verification
     from bfpp.executor.train.job import Job
 
+MOST_USED = (
+    "model", "text", "pp", "dp", "microbatches", "loops", "steps", "precision", "checkpoint",
+    "resume", "verify",
+)  # fmt: skip
+"""Options that help opens with."""
+
 
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp run`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser, "cut")
+    parser.open_with(*MOST_USED)
     shared.add_communication_arguments(parser, "dp_replicate", "offload_share")
     add_model_arguments(parser)
     add_device_arguments(parser)

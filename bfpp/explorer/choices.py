@@ -171,7 +171,7 @@ def _pasted(text: str) -> Experiment:
 
 def _of_one_kind(said: Mapping[str, str]) -> dict[str, str]:
     """The values but those of the other kind of costs: of a model, or abstract ones."""
-    others = of_group(ABSTRACT) if "model" in said else of_group(PHYSICAL)
+    others = of_group(ABSTRACT) if "model" in said else of_group(*PHYSICAL)
     others = others if "model" in said else [*others, "tp", "dp", "microbatch_size"]
     return {
         name: text

@@ -24,7 +24,8 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.formats.graph_json import write_graph
-from bfpp.terminal.command_table import COMMANDS, all_commands
+from bfpp.terminal.command_table import COMMANDS, GROUPS, all_commands
+from bfpp.terminal.help import names_of
 from tests.helpers import ROOT
 from tests.helpers.mutations import twice
 
@@ -403,6 +404,42 @@ def test_help(bfpp, command):
     code, out, err = bfpp(f"{command} --help")
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: bfpp {command}")
+
+
+@pytest.mark.parametrize("command", [each for each in all_commands()[1] if each.opens_with])
+def test_help_opens_with_what_most_use_and_names_the_rest_by_subject(bfpp, command):
+    name = command.prog.split()[-1]
+    opening, every = bfpp(f"{name} --help")[1], bfpp(f"{name} --help all")[1]
+    assert {*command.opens_with} <= {word for each in command._actions for word in names_of(each)}
+    assert len(opening.splitlines()) < 100 < len(every.splitlines())
+    named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*|-h(?= )", opening)}
+    for subject in command.subjects:
+        assert f"\n{subject.title}:\n" in every
+        on = bfpp(f"{name} --help {subject.title.split()[0]}")[1]
+        for action in subject.actions:
+            assert not action.option_strings or {*action.option_strings} & named
+            words = " ".join((action.help or "").replace("%%", "%").split())
+            assert words[:20].split()[0] in on
+
+
+@pytest.mark.parametrize("word", ["dispatch", "--quantised-dispatch", "Experts"])
+def test_help_takes_a_subject_or_a_part_of_an_options_name(bfpp, word):
+    code, out, _ = bfpp(f"simulate --help {word}")
+    assert code == 0
+    assert "--quantised-dispatch" in out
+    assert "--recompute" not in out
+
+
+def test_help_on_nothing_that_there_is_names_the_subjects(bfpp):
+    code, out, err = bfpp("simulate --help frobnicate")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "nothing has 'frobnicate' in its name; there are arguments; schedules; " in err
+
+
+def test_help_has_every_command_by_subject(bfpp):
+    out = bfpp("--help")[1]
+    assert [*COMMANDS] == re.findall(r"^  ([a-z]+) {2,}", out, re.MULTILINE)
+    assert all(f"\n{title}:\n" in out for title in GROUPS)
 
 
 def test_every_option_says_what_it_is_for_and_what_it_takes():
