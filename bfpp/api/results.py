@@ -49,6 +49,16 @@ class Result:
         return ""
 
     @property
+    def step_time(self) -> float:
+        """Seconds from the first task's start to the last one's end."""
+        return self.timeline.step_time
+
+    @property
+    def bubble(self) -> float:
+        """Bubble ratio: all idle time over compute."""
+        return bubble(self.timeline)
+
+    @property
     def cut(self) -> str:
         """Ranks, micro-batches, sharding, loops and units of stages, in words."""
         layout = self.timeline.graph.layout

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from bfpp.api.searching import broken_rules, chosen_configurations, decided, search, untried
+from bfpp.api.searching import (
+    broken_rules,
+    chosen_configurations,
+    decided,
+    search,
+    untried,
+    values_of,
+)
 from bfpp.api.workers import Workers
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
@@ -30,9 +37,7 @@ from bfpp.reports.search.results import WRITERS, Journal, write_table
 from bfpp.reports.search.summary import print_decision, print_given, record_of, record_of_rival
 from bfpp.reports.search.table import print_cases, print_outcomes, rows_of
 from bfpp.schedules import Configuration, InvalidInput
-from bfpp.schedules.settings.offloading import OFF
-from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
-from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.search.decision import Decision, Rival, compared
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -318,13 +323,12 @@ def _subject(problem: Problem) -> str:
 def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
     """The experiment that predicts a configuration as the search did."""
     named = ("model", "seq_length", "cluster", "constants")
-    values = best.record | {name: getattr(options, name) for name in named}
-    values |= dict(problem.fixed) | parse_fixed(options.fix, options.schedule or ()).of_model
-    if values["offload"] == OFF:
-        values |= dict.fromkeys(OF_OFFLOAD)
-    known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
-    given = {name: values[name] for name in known if values.get(name) is not None}
-    return experiment_of({name: each for name, each in given.items() if each != DEFAULTS.get(name)})
+    said = {name: each for name in named if (each := getattr(options, name)) is not None}
+    said |= parse_fixed(options.fix, options.schedule or ()).of_model
+    schedule = best.configuration.schedule
+    own = {name: best.record[name] for name in schedule.parameters if name in best.record}
+    values = values_of(best, dict(problem.fixed))
+    return experiment_of({"schedule": best.record["schedule"], **own, **values, **said})
 
 
 def _jitter(options: argparse.Namespace) -> Jitter:
