@@ -205,6 +205,21 @@ class Prediction(Result):
         reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
         return f"{reserved:.1f} of {device:.4g} GB"
 
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """First of all whether it fits in memory, of a model on a cluster."""
+        if not self.physical:
+            return super().headline
+        reserved, device = self.memory_reserved_gb, self.of_model["device_memory_gb"]
+        fits = "fits" if self.fits else "does not fit"
+        step = f"{in_words(self.step_time)} a step"
+        if self.with_interval:
+            step += f" ({' to '.join(in_words(self.record[name]) for name in INTERVAL)})"
+        return (
+            f"{fits}: {reserved:.1f} of {device:.4g} GiB reserved", f"MFU {self.mfu:.1%}", step,
+            f"bubble ratio {self.bubble:.1%}", f"implementation {self.record['implementation']}",
+        )  # fmt: skip
+
     def further_highlights(self) -> list[tuple[str, str]]:
         """Slowdowns by source where replicas differ; throughput and memory."""
         return [*self._of_replicas(), *self._of_model()]

@@ -166,6 +166,11 @@ class Result:
         ]
 
     @property
+    def headline(self) -> tuple[str, ...]:
+        """What decides, in a few words each, for the line above a picture."""
+        return (f"{in_words(self.step_time)} a step", f"bubble ratio {self.bubble:.1%}")
+
+    @property
     def shortage(self) -> str:
         """Empty, or how far it exceeds a device's memory."""
         return ""
