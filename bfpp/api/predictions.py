@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from bfpp.sim.experiment.prediction import StepPrediction
     from bfpp.sim.unevenness.uneven_steps import UnevenSteps
 
-MOMENTS = 200
-"""Moments of a rank's memory that JSON has at most."""
-
 INTERVAL = ("step_time_low", "step_time_high")
 
 SHOW_PROGRESS_FROM = 50_000
@@ -409,23 +406,6 @@ def _about(model: CostModel) -> About:
 def _rounded(number: float) -> str:
     """To four digits, never as a power of ten."""
     return f"{float(f'{number:.4g}'):,.15g}"
-
-
-def memory_record(result: Prediction) -> dict[str, Any]:
-    """Memory of each rank's devices over the step, thinned to its highest moments."""
-    if not result.physical:
-        return {}
-    curves = (curve.thinned(MOMENTS) for curve in result.memory_curves)
-    return {
-        "memory_over_time": [
-            {
-                "rank": curve.rank,
-                "time": [float(f"{time:.6g}") for time in curve.time.tolist()],
-                "gb": [float(f"{total:.6g}") for total in curve.total.tolist()],
-            }
-            for curve in curves
-        ]
-    }
 
 
 @contextmanager

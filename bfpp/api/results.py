@@ -167,7 +167,7 @@ class Result:
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """What decides, in a few words each, for the line above a picture."""
+        """The numbers that decide, in a few words each, for the line above a picture."""
         return (f"{in_words(self.step_time)} a step", f"bubble ratio {self.bubble:.1%}")
 
     @property

@@ -103,7 +103,7 @@ class Rows(list[Row]):
         return pa.table(self.columns)
 
     def _repr_html_(self) -> str:
-        """What differs from row to row, and the numbers that are read first, for a notebook."""
+        """The values that differ, and the numbers that are read first, for a notebook."""
         columns = self.columns
         shown = {
             name: values

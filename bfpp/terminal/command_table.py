@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Container
 from functools import partial
 from importlib import import_module
@@ -76,9 +75,7 @@ def with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
     for title, group in GROUPS.items():
         parser.list_in_help(title, group)
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
-    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = []
     for name, summary in COMMANDS.items():
         command = commands.add_parser(

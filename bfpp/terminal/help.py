@@ -71,7 +71,7 @@ def subjects(parser: argparse.ArgumentParser, further: Sequence[Subject] = ()) -
     arguments, general, *groups = (
         Subject(
             each.title or "",
-            [action for action in each._group_actions if action.help != argparse.SUPPRESS],
+            [action for action in each._group_actions if _is_explained(action)],
         )
         for each in parser._action_groups
     )
@@ -79,6 +79,11 @@ def subjects(parser: argparse.ArgumentParser, further: Sequence[Subject] = ()) -
         arguments._replace(title=ARGUMENTS), *further, *groups, general._replace(title="general")
     ]  # fmt: skip
     return [each for each in every if each.actions]
+
+
+def _is_explained(action: argparse.Action) -> bool:
+    """False for what is hidden, and for commands, which are listed by subject instead."""
+    return action.help != argparse.SUPPRESS and not isinstance(action.choices, Mapping)
 
 
 def names_of(action: argparse.Action) -> list[str]:
@@ -106,7 +111,7 @@ def _argument(action: argparse.Action) -> str:
 
 
 def _value(action: argparse.Action) -> str:
-    """What an option or an argument takes: the name of a value, or all that it may be."""
+    """The value of an option or an argument: its name, or all that it may be."""
     choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
     named = action.metavar or choices
     value = named if isinstance(named, str) else " ".join(named)
