@@ -22,9 +22,8 @@ from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.engines.engines import simulate as simulate_graph
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.traces.timeline.memory_curves import MemoryCurve, fullest
+from bfpp.traces.timeline.memory_curves import fullest
 from bfpp.traces.timeline.memory_record import MemoryRecord
-from bfpp.traces.timeline.metrics import RankMetrics
 from bfpp.traces.timeline.timeline import About, Timeline
 from bfpp.traces.timeline.units import GIGABYTE, in_words
 
@@ -341,57 +340,6 @@ def simulate(
     if costs is None:
         raise InvalidConfiguration("costs", "must be given with a graph")
     return simulate_graph(what, costs, engine)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PredictionInPieces(Prediction):
-    """A prediction that is drawn in pieces of passes; its numbers are those of whole passes."""
-
-    whole: Prediction
-
-    @cached_property
-    def record(self) -> dict[str, Any]:
-        """The record of the whole passes."""
-        return self.whole.record
-
-    @cached_property
-    def ranks(self) -> list[RankMetrics]:
-        """Those of the whole passes."""
-        return self.whole.ranks
-
-    @cached_property
-    def held(self) -> Sequence[MemoryRecord]:
-        """Memory of the whole passes, at whose times the curves change."""
-        return self.whole.held
-
-    @cached_property
-    def memory_curves(self) -> list[MemoryCurve]:
-        """Those of the whole passes: memory is saved or freed once a pass."""
-        return self.whole.memory_curves
-
-    @property
-    def whole_timeline(self) -> Timeline:
-        """Without memory: pieces are no steps of a rank."""
-        return self.timeline
-
-
-def in_pieces(prediction: Prediction) -> Prediction:
-    """The same, drawn with a task for each dispatch and combine of experts inside a pass."""
-    if (physical := prediction.physical) is None:
-        raise InvalidConfiguration("pieces", "needs --model and --cluster")
-    prediction.experiment.require_even("--pieces")
-    from bfpp.sim.costs.expert_exchanges import with_exchanges
-
-    timeline = prediction.timeline
-    pieces = with_exchanges(timeline.graph, physical).expanded()
-    expanded = simulate_graph(pieces, physical, timeline.source)
-    return PredictionInPieces(
-        replace(expanded, about=timeline.about),
-        prediction.caption,
-        experiment=prediction.experiment,
-        costs=prediction.costs,
-        whole=prediction,
-    )
 
 
 def _about(model: CostModel) -> About:

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from bfpp.api.predictions import Prediction, in_pieces, predict
+from bfpp.api.pieces import in_pieces
+from bfpp.api.predictions import Prediction, predict
 from bfpp.options import shared
 from bfpp.options.launch_notes import launch_lines, launch_of, launch_record
 from bfpp.options.model import assumptions, with_assumptions

@@ -1,0 +1,1 @@
+"""Reports on what was recorded: saved timelines, traces of devices, jobs with stragglers."""
