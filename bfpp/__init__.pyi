@@ -6,11 +6,11 @@ from .api.predictions import Prediction as Prediction
 from .api.predictions import predict as predict
 from .api.predictions import simulate as simulate
 from .api.print_figures import write_svg as write_svg
+from .api.running.training import train as train
 from .api.sweeping import Row as Row
 from .api.sweeping import Rows as Rows
 from .api.sweeping import search as search
 from .api.sweeping import sweep as sweep
-from .api.training import train as train
 from .schedules import Communication as Communication
 from .schedules import Configuration as Configuration
 from .schedules import Degrees as Degrees

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bfpp.api.predictions import Prediction, predict
-from bfpp.api.recorded.saved import SavedTimeline
+from bfpp.api.saved import SavedTimeline
 from bfpp.schedules.formats.orders_file import GivenOrders
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.operations.operations import OPERATIONS

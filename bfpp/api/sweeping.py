@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from bfpp.api.predictions import predict
@@ -25,6 +25,9 @@ from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem, usual_ranges
 from bfpp.sim.search.pruning import evaluate_best
 from bfpp.sim.search.ranking import ranked
+
+MOST_SHOWN = 30
+"""Rows that a notebook shows."""
 
 
 class Row(dict[str, Any]):
@@ -105,13 +108,15 @@ class Rows(list[Row]):
     def _repr_html_(self) -> str:
         """The values that differ, and the numbers that are read first, for a notebook."""
         columns = self.columns
-        shown = {
-            name: values
-            for name, values in columns.items()
-            if name in Row.__annotations__ or (name in OPTIONS and len({*map(repr, values)}) > 1)
-        }
-        cells = zip(*(map(_in_words, values) for values in shown.values()), strict=True)
-        return table(f"{len(self)} rows", [list(shown), *cells])
+        chosen = [
+            name for name in columns if name in OPTIONS and len({*map(repr, columns[name])}) > 1
+        ]
+        names = [*chosen, *(name for name in columns if name in Row.__annotations__)]
+        cells = zip(*(map(_in_words, columns[name]) for name in names), strict=True)
+        title = (
+            f"{len(self)} rows" if len(self) <= MOST_SHOWN else f"{MOST_SHOWN} of {len(self)} rows"
+        )
+        return table(title, [names, *islice(cells, MOST_SHOWN)])
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

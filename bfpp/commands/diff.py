@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bfpp.api.recorded.saved import SavedTimeline, add_timeline_argument, load
+from bfpp.api.saved import SavedTimeline, add_timeline_argument, load
 from bfpp.options import shared
 from bfpp.reports.differences import difference_in_words, difference_record, print_difference
 from bfpp.reports.pictures import (

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
-from bfpp.api.recorded.saved import (
+from bfpp.api.results import NOISE
+from bfpp.api.saved import (
     SavedTimeline,
     is_job_file,
     is_timeline_file,
     is_trace_file,
     load,
 )
-from bfpp.api.results import NOISE
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import holds_experiment, named, require_same_unit, side_by_side

@@ -76,7 +76,7 @@ def static_page() -> str:
 
 
 def _note() -> str:
-    """What the page can show of models, and what shows the rest."""
+    """The cases of models that the page has, and what has others."""
     listed = [
         f"{model} ({', '.join(f'{name} {value}' for name, value in others.items())})"
         for model, others in MODELS.items()

@@ -1,1 +1,1 @@
-"""Reports on what was recorded: saved timelines, traces of devices, jobs with stragglers."""
+"""Reports on what was recorded: traces of devices, and jobs with stragglers."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bfpp.api.explanation import Explanation
-from bfpp.api.recorded.saved import SavedTimeline
+from bfpp.api.saved import SavedTimeline
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bfpp.api.recorded.saved import is_job_table
+from bfpp.api.saved import is_job_table
 from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
 from bfpp.traces.formats.operations_json import load_operations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bfpp import Experiment
 from bfpp.api.pieces import in_pieces
 from bfpp.api.predictions import predict
-from bfpp.api.recorded.saved import SavedTimeline
+from bfpp.api.saved import SavedTimeline
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.formats.graph_json import read_graph, write_graph
