@@ -105,8 +105,9 @@ def add_arguments(parser: Parser) -> None:
     """The options of `bfpp search`."""
     add_search_file(parser)
     add_problem_arguments(parser)
+    results = parser.add_argument_group("results")
     add_output(
-        parser,
+        results,
         "--journal",
         [JOURNAL],
         "append every result to FILE; results already in it are not simulated again",
@@ -126,6 +127,7 @@ def add_arguments(parser: Parser) -> None:
         help="what to optimise: samples per second, memory, GPU-hours per token, or a quantile of "
         "the step time under jitter (default: throughput)",
     )
+    robustness = parser.add_argument_group("robustness")
     for name, kind, purpose in (
         (
             "deviation",
@@ -137,7 +139,7 @@ def add_arguments(parser: Parser) -> None:
         ("seed", seed, "random seed"),
     ):
         default = getattr(USUAL_JITTER, name)
-        parser.add_argument(
+        robustness.add_argument(
             f"--jitter-{name}",
             type=kind,
             default=default,
@@ -147,12 +149,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--price", type=not_negative, metavar="P", help="price of a GPU-hour, in any currency"
     )
-    add_output(parser, "--save", [SEARCH], "write this search, every value of it, to take as FILE")
-    add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
+    add_output(results, "--save", [SEARCH], "write this search, every value of it, to take as FILE")
+    add_output(results, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(
-        parser, "--html", [HTML], "web page: throughput against memory, and the best timelines"
+        results, "--html", [HTML], "web page: throughput against memory, and the best timelines"
     )
-    add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
+    add_output(results, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 

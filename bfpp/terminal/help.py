@@ -33,13 +33,12 @@ class HelpFormatter(argparse.HelpFormatter):
         return [line for row in text.splitlines() for line in _wrapped(row, width)]
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" not in text:
-            return super()._fill_text(text, width, indent)
         rows = (_wrapped(row, width - len(indent)) for row in text.splitlines())
         return "\n".join(indent + line for lines in rows for line in lines)
 
 
 def _wrapped(row: str, width: int) -> list[str]:
+    """A row of a list in lines; options in it are not broken."""
     return textwrap.wrap(row, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -101,7 +100,8 @@ def usage(parser: argparse.ArgumentParser) -> str:
 def invocation(action: argparse.Action) -> str:
     """An option with its aliases and value, or the name of an argument."""
     if not action.option_strings:
-        return f"[{_argument(action)} ...]" if action.nargs == "*" else _argument(action)
+        optional = {"*": "[{} ...]", "?": "[{}]"}.get(str(action.nargs), "{}")
+        return optional.format(_argument(action))
     value = f" {_value(action)}" if action.nargs != 0 else ""
     return ", ".join(action.option_strings) + value
 
