@@ -7,8 +7,8 @@ from .api.predictions import predict as predict
 from .api.predictions import simulate as simulate
 from .api.print_figures import write_svg as write_svg
 from .api.running.training import train as train
-from .api.sweeping import Row as Row
-from .api.sweeping import Rows as Rows
+from .api.sweeping import ResultRow as ResultRow
+from .api.sweeping import ResultRows as ResultRows
 from .api.sweeping import search as search
 from .api.sweeping import sweep as sweep
 from .schedules import Communication as Communication
@@ -74,8 +74,8 @@ __all__ = [
     "Panel",
     "PhysicalCosts",
     "Prediction",
-    "Row",
-    "Rows",
+    "ResultRow",
+    "ResultRows",
     "Schedule",
     "Sharding",
     "TaskGraph",

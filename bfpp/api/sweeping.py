@@ -30,7 +30,7 @@ MOST_SHOWN = 30
 """Rows that a notebook shows."""
 
 
-class Row(dict[str, Any]):
+class ResultRow(dict[str, Any]):
     """A configuration and what is predicted of it: values by name, and as attributes.
 
     Times are in seconds, memory in GiB. What was not predicted is no attribute: MFU and memory of
@@ -70,7 +70,7 @@ class Row(dict[str, Any]):
         return [*super().__dir__(), *self]
 
 
-class Rows(list[Row]):
+class ResultRows(list[ResultRow]):
     """Rows of a search or a sweep, which pandas, polars and pyarrow take as a table.
 
     `to_pandas()` makes a DataFrame. Other libraries read its Arrow stream, or the dataframe
@@ -111,7 +111,7 @@ class Rows(list[Row]):
         chosen = [
             name for name in columns if name in OPTIONS and len({*map(repr, columns[name])}) > 1
         ]
-        names = [*chosen, *(name for name in columns if name in Row.__annotations__)]
+        names = [*chosen, *(name for name in columns if name in ResultRow.__annotations__)]
         cells = zip(*(map(_in_words, columns[name]) for name in names), strict=True)
         title = (
             f"{len(self)} rows" if len(self) <= MOST_SHOWN else f"{MOST_SHOWN} of {len(self)} rows"
@@ -133,7 +133,7 @@ def _in_words(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def sweep(experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[Any]) -> Rows:
+def sweep(experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[Any]) -> ResultRows:
     """Predict the experiment with every combination of these values.
 
     A row holds the combination and the prediction's numbers, times in seconds; for an
@@ -144,7 +144,7 @@ def sweep(experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[A
     [(2, 1, 0.125), (2, 4, 0.031), (4, 1, 0.375), (4, 4, 0.094)]
     """
     names = list(values)
-    return Rows(
+    return ResultRows(
         _row(experiment, dict(zip(names, combination, strict=True)), engine)
         for combination in product(*values.values())
     )
@@ -164,7 +164,7 @@ def search(
     recompute: Sequence[str] = (),
     workers: int = 1,
     **full_sharding: Sequence[Any],
-) -> Rows:
+) -> ResultRows:
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
     A row holds the values of its experiment and the prediction; `batch` is in samples,
@@ -202,7 +202,9 @@ def search(
         with Workers(count=workers) as several:
             parts = [part.outcomes for part in evaluated(problem, chosen, several)]
     best_first = ranked(Outcomes.joined(parts)) if parts else []
-    return Rows(Row(each.record, partial(_experiment, problem, each)) for each in best_first)
+    return ResultRows(
+        ResultRow(each.record, partial(_experiment, problem, each)) for each in best_first
+    )
 
 
 def _experiment(problem: Problem, outcome: Outcome) -> Experiment:
@@ -215,7 +217,7 @@ def _experiment(problem: Problem, outcome: Outcome) -> Experiment:
     return Experiment(outcome.configuration.schedule, **values)
 
 
-def _row(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> Row:
+def _row(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> ResultRow:
     shown = {name: getattr(value, "name", value) for name, value in chosen.items()}
     make = partial(experiment.changed, **chosen)
     try:
@@ -224,6 +226,6 @@ def _row(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> Row:
         if prediction.physical:
             record["fits"] = prediction.fits
     except InvalidConfiguration as error:
-        return Row({**shown, "refused": str(error)}, make)
+        return ResultRow({**shown, "refused": str(error)}, make)
     kept = {name: value for name, value in record.items() if name != "ranks"}
-    return Row({**kept, **shown}, make)
+    return ResultRow({**kept, **shown}, make)
