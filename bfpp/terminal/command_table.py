@@ -11,7 +11,7 @@ from bfpp import __version__
 from bfpp.terminal.help import HelpFormatter
 from bfpp.terminal.parser import Parser
 
-GROUPS = {
+BY_SUBJECT = {
     "predict": {
         "simulate": "predict one schedule: step time, bubble, memory, timeline",
         "search": "search for the best ways to train a model on N GPUs",
@@ -50,7 +50,7 @@ GROUPS = {
 }
 """Every command and what it is for, by subject, in the order of the help text."""
 
-COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+COMMANDS = {name: summary for group in BY_SUBJECT.values() for name, summary in group.items()}
 """Every command and what it is for."""
 
 
@@ -73,7 +73,7 @@ def with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]
         formatter_class=partial(HelpFormatter, max_help_position=WIDEST),
     )
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
-    for title, group in GROUPS.items():
+    for title, group in BY_SUBJECT.items():
         parser.list_in_help(title, group)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from itertools import starmap
 
-from bfpp.terminal.command_table import COMMANDS, GROUPS, module_of
+from bfpp.terminal.command_table import BY_SUBJECT, COMMANDS, module_of
 from bfpp.terminal.help import invocation, usage
 from bfpp.terminal.parser import Parser
 from docs.generate import json_keys
@@ -20,7 +20,7 @@ _BARE = re.compile(r"(?<![\w`-])(--[a-z][\w-]*|[\w*]+\.(?:toml|csv|json|py)(?::\
 
 def pages() -> dict[str, str]:
     """Each page's Markdown, by its path in the docs."""
-    found = {f"{FOLDER}/index.md": _INTRODUCTION + "".join(starmap(_chapter, GROUPS.items()))}
+    found = {f"{FOLDER}/index.md": _INTRODUCTION + "".join(starmap(_chapter, BY_SUBJECT.items()))}
     for name, summary in COMMANDS.items():
         found[f"{FOLDER}/{name}.md"] = "\n".join(_page(name, summary))
     return found

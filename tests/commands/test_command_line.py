@@ -24,7 +24,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.formats.graph_json import write_graph
-from bfpp.terminal.command_table import COMMANDS, GROUPS, all_commands
+from bfpp.terminal.command_table import BY_SUBJECT, COMMANDS, all_commands
 from bfpp.terminal.help import names_of
 from tests.helpers import ROOT
 from tests.helpers.mutations import twice
@@ -439,7 +439,7 @@ def test_help_on_nothing_that_there_is_names_the_subjects(bfpp):
 def test_help_has_every_command_by_subject(bfpp):
     out = bfpp("--help")[1]
     assert [*COMMANDS] == re.findall(r"^  ([a-z]+) {2,}", out, re.MULTILINE)
-    assert all(f"\n{title}:\n" in out for title in GROUPS)
+    assert all(f"\n{title}:\n" in out for title in BY_SUBJECT)
 
 
 def test_every_option_says_what_it_is_for_and_what_it_takes():
@@ -453,8 +453,14 @@ def test_every_option_says_what_it_is_for_and_what_it_takes():
 
 PIPELINE = ["pipeline", "communication"]
 COSTS = [
+    "parallelism",
+    "model, cluster and software",
+    "layers of stages",
+    "precision and optimizer",
+    "activations and attention",
+    "tensor and context parallelism",
+    "experts",
     "abstract costs, in seconds",
-    "physical costs",
     "measured costs",
     "replicas and micro-batches that differ",
 ]
@@ -472,6 +478,8 @@ GROUPS = {
     "export": ["output"],
     "show": ["pictures", "files for other tools"],
     "diff": ["pictures"],
+    "search": ["values to try", "results", "robustness"],
+    "tradeoff": ["values to try"],
 }
 
 
