@@ -41,47 +41,22 @@ PACKED = struct.Struct("=bii?")
 
 
 def forward(stage: int, microbatch: int) -> Step:
-    """The forward pass of one micro-batch through one stage.
-
-    A schedule yields such steps.
-
-    >>> class AllForward(Schedule):
-    ...     name = "all-forward"
-    ...
-    ...     def steps(self, layout, rank):
-    ...         yield from (forward(rank, each) for each in range(layout.microbatches))
-    ...         yield from (backward(rank, each) for each in range(layout.microbatches))
-    >>> AllForward().orders(Layout(2, 4))[0]["microbatch"].tolist()
-    [0, 1, 2, 3, 0, 1, 2, 3]
-    """
+    """The forward pass of one micro-batch through one stage: `>>> yield forward(0, 3)`."""
     return (0, stage, microbatch, False)
 
 
 def backward(stage: int, microbatch: int) -> Step:
-    """The whole backward pass: gradients of the input and of the weights.
-
-    >>> import bfpp
-    >>> bfpp.backward(stage=0, microbatch=3) == bfpp.forward(0, 3)
-    False
-    """
+    """The whole backward pass, of input and weights: `>>> yield backward(0, 3)`."""
     return (1, stage, microbatch, False)
 
 
 def backward_input(stage: int, microbatch: int) -> Step:
-    """The input half of a backward pass: the stage before waits for it.
-
-    >>> import bfpp
-    >>> halves = [bfpp.backward_input(0, 3), bfpp.backward_weight(0, 3)]  # of backward(0, 3)
-    """
+    """The input half, for which the stage before waits: `>>> yield backward_input(0, 3)`."""
     return (2, stage, microbatch, False)
 
 
 def backward_weight(stage: int, microbatch: int) -> Step:
-    """The weight half of a backward pass: only the reduction of gradients waits for it.
-
-    >>> import bfpp
-    >>> halves = [bfpp.backward_input(0, 3), bfpp.backward_weight(0, 3)]  # of backward(0, 3)
-    """
+    """The weight half, for which its reduction waits: `>>> yield backward_weight(0, 3)`."""
     return (3, stage, microbatch, False)
 
 
