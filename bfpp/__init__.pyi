@@ -4,10 +4,13 @@ from .api.explanation import Explanation as Explanation
 from .api.explanation import explain as explain
 from .api.predictions import Prediction as Prediction
 from .api.predictions import predict as predict
+from .api.predictions import simulate as simulate
 from .api.print_figures import write_svg as write_svg
+from .api.running.training import train as train
+from .api.sweeping import ResultRow as ResultRow
+from .api.sweeping import ResultRows as ResultRows
 from .api.sweeping import search as search
 from .api.sweeping import sweep as sweep
-from .api.training import train as train
 from .schedules import Communication as Communication
 from .schedules import Configuration as Configuration
 from .schedules import Degrees as Degrees
@@ -22,6 +25,10 @@ from .schedules import build_graph as build_graph
 from .schedules import find_schedule as find_schedule
 from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
+from .schedules.orders.steps import backward as backward
+from .schedules.orders.steps import backward_input as backward_input
+from .schedules.orders.steps import backward_weight as backward_weight
+from .schedules.orders.steps import forward as forward
 from .schedules.validity import Violation as Violation
 from .schedules.validity import violations as violations
 from .sim.cluster.cluster import Cluster as Cluster
@@ -30,7 +37,6 @@ from .sim.costs.abstract import AbstractCosts as AbstractCosts
 from .sim.costs.physical import PhysicalCosts as PhysicalCosts
 from .sim.engines.cost_model import CostModel as CostModel
 from .sim.engines.cost_model import Costs as Costs
-from .sim.engines.engines import simulate as simulate
 from .sim.experiment.experiment import Experiment as Experiment
 from .sim.experiment.experiment import experiment_of as experiment_of
 from .sim.models.model import Transformer as Transformer
@@ -68,18 +74,24 @@ __all__ = [
     "Panel",
     "PhysicalCosts",
     "Prediction",
+    "ResultRow",
+    "ResultRows",
     "Schedule",
     "Sharding",
     "TaskGraph",
     "Timeline",
     "Transformer",
     "Violation",
+    "backward",
+    "backward_input",
+    "backward_weight",
     "bubble",
     "build_graph",
     "difference",
     "experiment_of",
     "explain",
     "find_schedule",
+    "forward",
     "load_cluster",
     "load_model",
     "load_timeline",

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import bfpp
-from bfpp.schedules.orders.steps import backward, forward
 
 
 class InPairs(bfpp.Schedule):
@@ -17,13 +16,13 @@ class InPairs(bfpp.Schedule):
         ahead = 2 * min(layout.pp - rank, -(-layout.microbatches // 2))
         done = min(ahead, layout.microbatches)
         for microbatch in range(done):
-            yield forward(rank, microbatch)
+            yield bfpp.forward(rank, microbatch)
         for first in range(0, layout.microbatches, 2):
             pair = range(first, min(first + 2, layout.microbatches))
             for microbatch in pair:
-                yield backward(rank, microbatch)
+                yield bfpp.backward(rank, microbatch)
             for microbatch in range(done, min(done + 2, layout.microbatches)):
-                yield forward(rank, microbatch)
+                yield bfpp.forward(rank, microbatch)
             done = min(done + 2, layout.microbatches)
 
 

@@ -16,7 +16,7 @@ from statistics import median
 import torch.distributed as dist
 
 from benchmarks.helpers.measure import Results
-from bfpp.api.jobs import sleeps_of
+from bfpp.api.running.jobs import sleeps_of
 from bfpp.executor.measure.passes import QUICK, Bench, measure
 from bfpp.executor.model.sources import ModelSource, TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes

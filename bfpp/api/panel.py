@@ -24,6 +24,8 @@ def panel_of(result: Result, most_gains: int = MOST_GAINS) -> Panel:
         highlights,
         memory=tuple(result.memory_curves),
         memory_unit=result.memory_unit,
+        headline=result.headline,
+        falls_short=bool(result.shortage),
     )
     if len(result.timeline.graph) > EXPLAINED_UP_TO:
         return panel

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from rich.console import Console
@@ -19,21 +19,19 @@ from bfpp.options.experiment_file import stages_for_others
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.engines.cost_model import CostModel
-from bfpp.sim.engines.engines import DEFAULT, simulate
+from bfpp.sim.engines.engines import DEFAULT
+from bfpp.sim.engines.engines import simulate as simulate_graph
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.traces.timeline.memory_curves import MemoryCurve, fullest
+from bfpp.traces.timeline.memory_curves import fullest
 from bfpp.traces.timeline.memory_record import MemoryRecord
-from bfpp.traces.timeline.metrics import RankMetrics
 from bfpp.traces.timeline.timeline import About, Timeline
 from bfpp.traces.timeline.units import GIGABYTE, in_words
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
     from bfpp.sim.costs.physical import PhysicalCosts
+    from bfpp.sim.experiment.prediction import StepPrediction
     from bfpp.sim.unevenness.uneven_steps import UnevenSteps
-
-MOMENTS = 200
-"""Moments of a rank's memory that JSON has at most."""
 
 INTERVAL = ("step_time_low", "step_time_high")
 
@@ -45,12 +43,19 @@ SHOW_PROGRESS_FROM = 50_000
 class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated.
 
-    The interval of the step time takes many replays, and is left out unless `with_interval`.
+    The numbers that are read most are attributes; `record` has all of them, as JSON has. The
+    interval of the step time takes many replays, and is left out of it unless `with_interval`.
 
     >>> import bfpp
     >>> predicted = bfpp.predict(bfpp.Experiment("1f1b", pp=4, microbatches=8))
-    >>> predicted, predicted.record["ranks"][0]["peak_microbatches"]
-    (<Prediction 1f1b: 4 ranks, 8 micro-batches: 33 s>, 4.0)
+    >>> predicted, predicted.bubble, predicted.record["ranks"][0]["peak_microbatches"]
+    (<Prediction 1f1b: 4 ranks, 8 micro-batches: 33 s>, 0.375, 4.0)
+    >>> sizes = {"model": "llama3-8b", "cluster": "dgx-h100"}
+    >>> predicted = bfpp.predict(bfpp.Experiment("1f1b", pp=4, tp=2, microbatches=8, **sizes))
+    >>> predicted.mfu > 0.3, predicted.memory_reserved_gb > predicted.memory_largest_gb
+    (True, True)
+    >>> predicted.fits
+    True
     """
 
     experiment: Experiment
@@ -90,11 +95,9 @@ class Prediction(Result):
             engine["uneven"] = uneven_record(self.uneven)
         if not physical:
             return engine
-        from bfpp.sim.experiment.prediction import predict as physical_prediction
         from bfpp.sim.experiment.uncertainty import not_modelled
 
-        peak = self._peak()
-        predicted = physical_prediction(self.timeline, physical)
+        peak, predicted = self._peak(), self.of_model
         return {
             **engine,
             **predicted,
@@ -130,6 +133,45 @@ class Prediction(Result):
         return {**bounds, "interval_parts": parts_of(expected, physical)}
 
     @cached_property
+    def of_model(self) -> StepPrediction:
+        """Throughput and memory; raises `InvalidConfiguration` for abstract costs."""
+        from bfpp.sim.experiment.prediction import predict as physical_prediction
+
+        if (physical := self.physical) is None:
+            raise InvalidConfiguration("model", "must be given, and a cluster")
+        return physical_prediction(self.timeline, physical)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: a share of the device's peak, without what is recomputed."""
+        return self.of_model["mfu"]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: a share of the device's peak, with what is recomputed."""
+        return self.of_model["hfu"]
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Throughput of the training, per GPU."""
+        return self.of_model["tokens_per_second_per_gpu"]
+
+    @property
+    def memory_largest_gb(self) -> float:
+        """GiB that the fullest rank allocates, at its peak."""
+        return self.of_model["memory_largest_gb"]
+
+    @property
+    def memory_reserved_gb(self) -> float:
+        """GiB that the fullest rank reserves of its device, with allocator and communicators."""
+        return self.of_model["memory_reserved_gb"]
+
+    @property
+    def fits(self) -> bool:
+        """Every rank's memory is enough."""
+        return not self.of_model["missing_gb"]
+
+    @cached_property
     def held(self) -> Sequence[MemoryRecord]:
         """Memory of each rank's devices over the step, for a model on a cluster."""
         if not self.physical:
@@ -158,6 +200,21 @@ class Prediction(Result):
             return ""
         reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
         return f"{reserved:.1f} of {device:.4g} GB"
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """First of all whether it fits in memory, of a model on a cluster."""
+        if not self.physical:
+            return super().headline
+        reserved, device = self.memory_reserved_gb, self.of_model["device_memory_gb"]
+        fits = "fits" if self.fits else "does not fit"
+        step = f"{in_words(self.step_time)} a step"
+        if self.with_interval:
+            step += f" ({' to '.join(in_words(self.record[name]) for name in INTERVAL)})"
+        return (
+            f"{fits}: {reserved:.1f} of {device:.4g} GiB reserved", f"MFU {self.mfu:.1%}", step,
+            f"bubble ratio {self.bubble:.1%}", f"implementation {self.record['implementation']}",
+        )  # fmt: skip
 
     def further_highlights(self) -> list[tuple[str, str]]:
         """Slowdowns by source where replicas differ; throughput and memory."""
@@ -237,7 +294,7 @@ def predict(
                 uneven = _uneven_steps(experiment, graph, costs, engine)
                 timeline = uneven.typical.of(uneven.slowest)
             else:
-                timeline = simulate(graph, costs, engine, advance)
+                timeline = simulate_graph(graph, costs, engine, advance)
     except MemoryError:
         raise InvalidInput("the step is too large for this machine's memory") from None
     if not math.isfinite(timeline.step_time):
@@ -255,55 +312,34 @@ def _uneven_steps(
     return steps_of(experiment, graph, costs, engine)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PredictionInPieces(Prediction):
-    """A prediction that is drawn in pieces of passes; its numbers are those of whole passes."""
-
-    whole: Prediction
-
-    @cached_property
-    def record(self) -> dict[str, Any]:
-        """The record of the whole passes."""
-        return self.whole.record
-
-    @cached_property
-    def ranks(self) -> list[RankMetrics]:
-        """Those of the whole passes."""
-        return self.whole.ranks
-
-    @cached_property
-    def held(self) -> Sequence[MemoryRecord]:
-        """Memory of the whole passes, at whose times the curves change."""
-        return self.whole.held
-
-    @cached_property
-    def memory_curves(self) -> list[MemoryCurve]:
-        """Those of the whole passes: memory is saved or freed once a pass."""
-        return self.whole.memory_curves
-
-    @property
-    def whole_timeline(self) -> Timeline:
-        """Without memory: pieces are no steps of a rank."""
-        return self.timeline
+@overload
+def simulate(what: Experiment, *, engine: str = DEFAULT) -> Prediction: ...
 
 
-def in_pieces(prediction: Prediction) -> Prediction:
-    """The same, drawn with a task for each dispatch and combine of experts inside a pass."""
-    if (physical := prediction.physical) is None:
-        raise InvalidConfiguration("pieces", "needs --model and --cluster")
-    prediction.experiment.require_even("--pieces")
-    from bfpp.sim.costs.expert_exchanges import with_exchanges
+@overload
+def simulate(what: TaskGraph, costs: CostModel, engine: str = DEFAULT) -> Timeline: ...
 
-    timeline = prediction.timeline
-    pieces = with_exchanges(timeline.graph, physical).expanded()
-    expanded = simulate(pieces, physical, timeline.source)
-    return PredictionInPieces(
-        replace(expanded, about=timeline.about),
-        prediction.caption,
-        experiment=prediction.experiment,
-        costs=prediction.costs,
-        whole=prediction,
-    )
+
+def simulate(
+    what: Experiment | TaskGraph, costs: CostModel | None = None, engine: str = DEFAULT
+) -> Prediction | Timeline:
+    """Predict an experiment, as `predict` does; or when each task of a graph runs under `costs`.
+
+    A graph is checked first, unless it is that of a built-in schedule: raises
+    `InvalidConfiguration` if it is wrong.
+
+    >>> import bfpp
+    >>> bfpp.simulate(Experiment("1f1b", pp=2, microbatches=4)).step_time
+    15.0
+    >>> graph = bfpp.build_graph("1f1b", bfpp.Layout(2, 4))
+    >>> bfpp.simulate(graph, bfpp.AbstractCosts(transfer=0.25), engine="simpy").step_time
+    16.0
+    """
+    if isinstance(what, Experiment):
+        return predict(what, engine, costs)
+    if costs is None:
+        raise InvalidConfiguration("costs", "must be given with a graph")
+    return simulate_graph(what, costs, engine)
 
 
 def _about(model: CostModel) -> About:
@@ -318,23 +354,6 @@ def _about(model: CostModel) -> About:
 def _rounded(number: float) -> str:
     """To four digits, never as a power of ten."""
     return f"{float(f'{number:.4g}'):,.15g}"
-
-
-def memory_record(result: Prediction) -> dict[str, Any]:
-    """Memory of each rank's devices over the step, thinned to its highest moments."""
-    if not result.physical:
-        return {}
-    curves = (curve.thinned(MOMENTS) for curve in result.memory_curves)
-    return {
-        "memory_over_time": [
-            {
-                "rank": curve.rank,
-                "time": [float(f"{time:.6g}") for time in curve.time.tolist()],
-                "gb": [float(f"{total:.6g}") for total in curve.total.tolist()],
-            }
-            for curve in curves
-        ]
-    }
 
 
 @contextmanager

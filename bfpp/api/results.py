@@ -49,6 +49,16 @@ class Result:
         return ""
 
     @property
+    def step_time(self) -> float:
+        """Seconds from the first task's start to the last one's end."""
+        return self.timeline.step_time
+
+    @property
+    def bubble(self) -> float:
+        """Bubble ratio: all idle time over compute."""
+        return bubble(self.timeline)
+
+    @property
     def cut(self) -> str:
         """Ranks, micro-batches, sharding, loops and units of stages, in words."""
         layout = self.timeline.graph.layout
@@ -154,6 +164,11 @@ class Result:
             *self.further_highlights(),
             ("tasks", f"{self.record['tasks']:,}"),
         ]
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The numbers that decide, in a few words each, for the line above a picture."""
+        return (f"{in_words(self.step_time)} a step", f"bubble ratio {self.bubble:.1%}")
 
     @property
     def shortage(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any
@@ -16,6 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp.api.workers import Workers
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import Offsets
+from bfpp.schedules.settings.offloading import OFF
+from bfpp.sim.experiment.experiment import OF_OFFLOAD
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.numbers import MOST_PASSES
 from bfpp.sim.search.bounds import bounds_of
 from bfpp.sim.search.decision import Decision, decision
@@ -200,6 +203,18 @@ def _by_stages(chosen: Space) -> Offsets:
 def _request(problem: Problem, top: int, met: Outcomes | None) -> Request:
     """The request, with the results so far that decide it: all workers are sent these."""
     return Request(top, foremost(met, top, problem.objective).compact() if met else None)
+
+
+def values_of(outcome: Outcome, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the experiment that a configuration is, where they are not the defaults.
+
+    Without those of its model and its cluster, and without parameters of its schedule.
+    """
+    values = outcome.record | dict(fixed)
+    if values["offload"] == OFF:
+        values |= dict.fromkeys(OF_OFFLOAD)
+    given = {name: values[name] for name in OPTIONS if values.get(name) is not None}
+    return {name: each for name, each in given.items() if each != DEFAULTS[name]}
 
 
 def decided(

@@ -1,47 +1,153 @@
-"""Many experiments at once: every combination of some values, as records for a table."""
+"""Many experiments at once: every combination of some values, as rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice, product
 from typing import Any
 
 from bfpp.api.predictions import predict
-from bfpp.api.searching import evaluated
+from bfpp.api.searching import evaluated, values_of
 from bfpp.api.workers import Workers
 from bfpp.schedules import InvalidConfiguration, Schedule
 from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
+from bfpp.schedules.graph.notebook import table
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.cluster.software_profiles import implementation_on
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.reading import values_read
+from bfpp.sim.experiment.values import OPTIONS
 from bfpp.sim.models.model import Transformer, load_model
 from bfpp.sim.search.enumeration import configurations
-from bfpp.sim.search.outcomes import Outcomes
+from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem, usual_ranges
 from bfpp.sim.search.pruning import evaluate_best
 from bfpp.sim.search.ranking import ranked
 
+MOST_SHOWN = 30
+"""Rows that a notebook shows."""
 
-def sweep(
-    experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[Any]
-) -> list[dict[str, Any]]:
+
+class ResultRow(dict[str, Any]):
+    """A configuration and what is predicted of it: values by name, and as attributes.
+
+    Times are in seconds, memory in GiB. What was not predicted is no attribute: MFU and memory of
+    abstract costs, or anything of a combination that is `refused`, for the reason given.
+
+    >>> row, *_ = sweep(Experiment("1f1b", microbatches=8), pp=[2, 4])
+    >>> row.step_time, row["step_time"], row.pp
+    (27.0, 27.0, 2)
+    """
+
+    schedule: str
+    step_time: float
+    bubble: float
+    mfu: float
+    hfu: float
+    tokens_per_second_per_gpu: float
+    memory_largest_gb: float
+    memory_reserved_gb: float
+    fits: bool
+    refused: str
+
+    def __init__(self, record: Mapping[str, Any], make: Callable[[], Experiment]) -> None:
+        super().__init__(record)
+        self._make = make
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that has these values, to go on with."""
+        return self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self and not name.startswith("_"):
+            return self[name]
+        raise AttributeError(f"the row has no {name!r}; it has {', '.join(self)}", name=name)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self]
+
+
+class ResultRows(list[ResultRow]):
+    """Rows of a search or a sweep, which pandas, polars and pyarrow take as a table.
+
+    `to_pandas()` makes a DataFrame. Other libraries read its Arrow stream, or the dataframe
+    interchange protocol, as `polars.from_dataframe(rows)` does; both need pyarrow.
+
+    >>> rows = sweep(Experiment("1f1b", microbatches=8), pp=[2, 4])
+    >>> rows.columns["step_time"]
+    [27.0, 33.0]
+    """
+
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """Values by name, None where a row has none; nested ones as `memory_parts_gb.weights`."""
+        flat = [dict(_flat(row)) for row in self]
+        names = dict.fromkeys(name for row in flat for name in row)
+        return {name: [row.get(name) for row in flat] for name in names}
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._arrow().__arrow_c_stream__(requested_schema)
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> object:
+        return self._arrow().__dataframe__(nan_as_null, allow_copy)
+
+    def _arrow(self) -> Any:
+        import pyarrow as pa
+
+        return pa.table(self.columns)
+
+    def _repr_html_(self) -> str:
+        """The values that differ, and the numbers that are read first, for a notebook."""
+        columns = self.columns
+        chosen = [
+            name for name in columns if name in OPTIONS and len({*map(repr, columns[name])}) > 1
+        ]
+        names = [*chosen, *(name for name in columns if name in ResultRow.__annotations__)]
+        cells = zip(*(map(_in_words, columns[name]) for name in names), strict=True)
+        title = (
+            f"{len(self)} rows" if len(self) <= MOST_SHOWN else f"{MOST_SHOWN} of {len(self)} rows"
+        )
+        return table(title, [names, *islice(cells, MOST_SHOWN)])
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _in_words(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def sweep(experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[Any]) -> ResultRows:
     """Predict the experiment with every combination of these values.
 
-    A record holds the combination and the prediction's numbers, times in seconds; for an
-    impossible combination it holds the reason as `refused`. `pandas.DataFrame(records)` is a
-    table of them; `pandas.json_normalize(records)` also spreads nested values, such as the parts
-    of memory, over columns.
+    A row holds the combination and the prediction's numbers, times in seconds; for an
+    impossible combination it holds the reason as `refused`. `rows.to_pandas()` is a table of them.
 
-    >>> records = sweep(Experiment("breadth-first", microbatches=8), pp=[2, 4], loops=[1, 4])
-    >>> [(each["pp"], each["loops"], round(each["bubble"], 3)) for each in records]
+    >>> rows = sweep(Experiment("breadth-first", microbatches=8), pp=[2, 4], loops=[1, 4])
+    >>> [(each.pp, each.loops, round(each.bubble, 3)) for each in rows]
     [(2, 1, 0.125), (2, 4, 0.031), (4, 1, 0.375), (4, 4, 0.094)]
     """
     names = list(values)
-    return [
-        _record(experiment, dict(zip(names, combination, strict=True)), engine)
+    return ResultRows(
+        _row(experiment, dict(zip(names, combination, strict=True)), engine)
         for combination in product(*values.values())
-    ]
+    )
 
 
 def search(
@@ -58,10 +164,10 @@ def search(
     recompute: Sequence[str] = (),
     workers: int = 1,
     **full_sharding: Sequence[Any],
-) -> list[dict[str, Any]]:
+) -> ResultRows:
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
-    A record holds the values of the experiment and its prediction; `batch` is in samples,
+    A row holds the values of its experiment and the prediction; `batch` is in samples,
     and several are searched together, as are numbers of GPUs, sizes of context- and
     expert-parallel groups, precisions, what is recomputed, and choices of full sharding:
     `gather_per=("run", "step")`, `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
@@ -72,8 +178,8 @@ def search(
     >>> from dataclasses import replace
     >>> small = replace(load_model("bert-6.6b"), layers=4)
     >>> best, *others = search(small, "dgx1-v100", gpus=2, batch=8, schedules=["1f1b"])
-    >>> best["tflops_per_gpu"] > others[-1]["tflops_per_gpu"]
-    True
+    >>> best.mfu > others[-1].mfu, best.experiment.pp
+    (True, 1)
     """
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     model = load_model(model) if isinstance(model, str) else model
@@ -95,13 +201,31 @@ def search(
     else:
         with Workers(count=workers) as several:
             parts = [part.outcomes for part in evaluated(problem, chosen, several)]
-    return [outcome.record for outcome in ranked(Outcomes.joined(parts))] if parts else []
+    best_first = ranked(Outcomes.joined(parts)) if parts else []
+    return ResultRows(
+        ResultRow(each.record, partial(_experiment, problem, each)) for each in best_first
+    )
 
 
-def _record(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> dict[str, Any]:
+def _experiment(problem: Problem, outcome: Outcome) -> Experiment:
+    """The experiment that predicts a configuration as the search did."""
+    values: dict[str, Any] = values_read(values_of(outcome, dict(problem.fixed)), {}) | {
+        "model": problem.model,
+        "cluster": problem.cluster,
+        "implementation": problem.implementation,
+    }
+    return Experiment(outcome.configuration.schedule, **values)
+
+
+def _row(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> ResultRow:
     shown = {name: getattr(value, "name", value) for name, value in chosen.items()}
+    make = partial(experiment.changed, **chosen)
     try:
-        record = predict(experiment.changed(**chosen), engine).record
+        prediction = predict(make(), engine)
+        record = dict(prediction.record)
+        if prediction.physical:
+            record["fits"] = prediction.fits
     except InvalidConfiguration as error:
-        return {**shown, "refused": str(error)}
-    return {**{name: value for name, value in record.items() if name != "ranks"}, **shown}
+        return ResultRow({**shown, "refused": str(error)}, make)
+    kept = {name: value for name, value in record.items() if name != "ranks"}
+    return ResultRow({**kept, **shown}, make)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from bfpp.api.jobs import about, checked_plan, fail, job_of, limits_of, require_torch
+from bfpp.api.running.jobs import about, checked_plan, fail, job_of, limits_of, require_torch
 from bfpp.executor.settings import BackendName
 from bfpp.options import shared
 from bfpp.options.measuring import progress

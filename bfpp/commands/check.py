@@ -134,6 +134,7 @@ def add_arguments(parser: Parser) -> None:
         parser, "FILE.json: a task graph", "-: orders or a task graph from standard input"
     )
     shared.add_layout_arguments(parser)
+    parser.open_with("pp", "microbatches", "loops", "p2p", "format", "strict")
     shared.add_communication_arguments(parser)
     parser.add_argument(
         "--format",

@@ -18,6 +18,7 @@ def add_arguments(parser: Parser) -> None:
     """The options of `bfpp experiment`."""
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)
+    parser.open_with(*shared.MOST_USED, "format", "out")
     parser.add_argument(
         "--format",
         choices=["bfpp", *FRAMEWORKS],

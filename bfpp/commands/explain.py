@@ -60,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
         help="traces of further ranks",
     )
     shared.add_experiment_arguments(parser)
+    parser.open_with(*shared.MOST_USED, "set", "against")
     shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")
     group.add_argument(

@@ -6,7 +6,7 @@ import argparse
 import sys
 from errno import errorcode
 
-from bfpp.explorer.server import ExplorerServer
+from bfpp.explorer.server import USUAL_PORT, ExplorerServer
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.formats import HTML
 from bfpp.terminal.number_types import whole_number
@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=whole_number,
         metavar="N",
-        help="port to serve this machine's browser at (default: any free one)",
+        help=f"port to serve this machine's browser at (default: {USUAL_PORT}, or any free one)",
     )
     add_output_folder(
         group,
         "--out",
         None,
-        "write the explorer to DIR/index.html instead, which needs no server: listed steps, "
-        "replayed in the browser",
+        "write the explorer to DIR/index.html instead, which needs no server: cases of models, "
+        "predicted beforehand, and steps that the browser replays with any abstract costs",
     )
     add_force_argument(parser)
 
@@ -42,14 +42,14 @@ def run(options: argparse.Namespace) -> int:
         page = options.out.inside("index.html", HTML)
         page.require_ours(options.force)
         text = static_page()
-        sys.stdout.write("listed steps, any costs: open index.html in a browser\n")
+        sys.stdout.write("listed cases, any abstract costs: open index.html in a browser\n")
         with page.written() as path:
             path.write_text(text, encoding="utf-8")
         return 0
     if (options.port or 0) > MOST_PORTS:
         raise InvalidInput(f"--port: must be at most {MOST_PORTS}, not {options.port}")
     try:
-        server = ExplorerServer(options.port or 0)
+        server = _at_usual_port() if options.port is None else ExplorerServer(options.port)
     except OSError as error:
         reason = error.strerror or errorcode.get(error.errno or 0, str(error))
         raise InvalidInput(f"--port: {options.port}: {reason}") from None
@@ -61,3 +61,11 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _at_usual_port() -> ExplorerServer:
+    """A server where addresses from others lead, or at any free port."""
+    try:
+        return ExplorerServer(USUAL_PORT)
+    except OSError:
+        return ExplorerServer(0)

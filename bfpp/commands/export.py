@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.api.jobs import require_torch
+from bfpp.api.running.jobs import require_torch
 from bfpp.executor.settings import DType
 from bfpp.options import shared
 from bfpp.options.run import PRECISIONS, add_choice

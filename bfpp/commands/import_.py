@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bfpp.api.recorded.stragglers import load_job
 from bfpp.api.saved import SavedTimeline, is_job_file
-from bfpp.api.stragglers import load_job
 from bfpp.options import shared
 from bfpp.reports.tables import print_result
 from bfpp.schedules import InvalidConfiguration, InvalidInput

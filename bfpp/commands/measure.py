@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bfpp.api.jobs import fail, require_torch
+from bfpp.api.running.jobs import fail, require_torch
 from bfpp.options import shared
 from bfpp.options.cluster_files import cluster_text
 from bfpp.options.measuring import About, Measured, of_device, of_system, progress

@@ -21,6 +21,7 @@ def add_arguments(parser: Parser) -> None:
     """The options of `bfpp orders`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser)
+    parser.open_with("pp", "microbatches", "loops", "format", "out")
     shared.add_communication_arguments(parser)
     parser.add_argument(
         "--format",

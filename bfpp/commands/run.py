@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfpp.api.jobs import about, checked_plan, fail, job_of_options, limits_of, sleeps_of
+from bfpp.api.running.jobs import about, checked_plan, fail, job_of_options, limits_of, sleeps_of
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.run import (
@@ -38,11 +38,18 @@ if TYPE_CHECKING:
     from bfpp.executor.run.verification import Verification
     from bfpp.executor.train.job import Job
 
+MOST_USED = (
+    "model", "text", "pp", "dp", "microbatches", "loops", "steps", "precision", "checkpoint",
+    "resume", "verify",
+)  # fmt: skip
+"""Options that help opens with."""
+
 
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp run`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser, "cut")
+    parser.open_with(*MOST_USED)
     shared.add_communication_arguments(parser, "dp_replicate", "offload_share")
     add_model_arguments(parser)
     add_device_arguments(parser)
@@ -83,7 +90,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of_options(options)
-    from bfpp.api.run_memory import memory_of_job, require_memory, start_of_job
+    from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from bfpp.executor.run.session import train
     from bfpp.executor.run.verification import verify

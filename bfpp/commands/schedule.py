@@ -45,6 +45,7 @@ def add_arguments(parser: Parser) -> None:
         help="experiment file (*.toml), or launch file, to find an order for; options override it",
     )
     shared.add_experiment_arguments(parser)
+    parser.open_with(*shared.MOST_USED, "memory-limit", "seconds", "out")
     parser.add_argument(
         "--memory-limit",
         metavar="M[,M...]",

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from bfpp.api.searching import broken_rules, chosen_configurations, decided, search, untried
+from bfpp.api.searching import (
+    broken_rules,
+    chosen_configurations,
+    decided,
+    search,
+    untried,
+    values_of,
+)
 from bfpp.api.workers import Workers
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
@@ -30,9 +37,7 @@ from bfpp.reports.search.results import WRITERS, Journal, write_table
 from bfpp.reports.search.summary import print_decision, print_given, record_of, record_of_rival
 from bfpp.reports.search.table import print_cases, print_outcomes, rows_of
 from bfpp.schedules import Configuration, InvalidInput
-from bfpp.schedules.settings.offloading import OFF
-from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment, experiment_of
-from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
+from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.search.decision import Decision, Rival, compared
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -100,8 +105,9 @@ def add_arguments(parser: Parser) -> None:
     """The options of `bfpp search`."""
     add_search_file(parser)
     add_problem_arguments(parser)
+    results = parser.add_argument_group("results")
     add_output(
-        parser,
+        results,
         "--journal",
         [JOURNAL],
         "append every result to FILE; results already in it are not simulated again",
@@ -121,6 +127,7 @@ def add_arguments(parser: Parser) -> None:
         help="what to optimise: samples per second, memory, GPU-hours per token, or a quantile of "
         "the step time under jitter (default: throughput)",
     )
+    robustness = parser.add_argument_group("robustness")
     for name, kind, purpose in (
         (
             "deviation",
@@ -132,7 +139,7 @@ def add_arguments(parser: Parser) -> None:
         ("seed", seed, "random seed"),
     ):
         default = getattr(USUAL_JITTER, name)
-        parser.add_argument(
+        robustness.add_argument(
             f"--jitter-{name}",
             type=kind,
             default=default,
@@ -142,12 +149,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--price", type=not_negative, metavar="P", help="price of a GPU-hour, in any currency"
     )
-    add_output(parser, "--save", [SEARCH], "write this search, every value of it, to take as FILE")
-    add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
+    add_output(results, "--save", [SEARCH], "write this search, every value of it, to take as FILE")
+    add_output(results, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(
-        parser, "--html", [HTML], "web page: throughput against memory, and the best timelines"
+        results, "--html", [HTML], "web page: throughput against memory, and the best timelines"
     )
-    add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
+    add_output(results, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -318,13 +325,12 @@ def _subject(problem: Problem) -> str:
 def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
     """The experiment that predicts a configuration as the search did."""
     named = ("model", "seq_length", "cluster", "constants")
-    values = best.record | {name: getattr(options, name) for name in named}
-    values |= dict(problem.fixed) | parse_fixed(options.fix, options.schedule or ()).of_model
-    if values["offload"] == OFF:
-        values |= dict.fromkeys(OF_OFFLOAD)
-    known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
-    given = {name: values[name] for name in known if values.get(name) is not None}
-    return experiment_of({name: each for name, each in given.items() if each != DEFAULTS.get(name)})
+    said = {name: each for name in named if (each := getattr(options, name)) is not None}
+    said |= parse_fixed(options.fix, options.schedule or ()).of_model
+    schedule = best.configuration.schedule
+    own = {name: best.record[name] for name in schedule.parameters if name in best.record}
+    values = values_of(best, dict(problem.fixed))
+    return experiment_of({"schedule": best.record["schedule"], **own, **values, **said})
 
 
 def _jitter(options: argparse.Namespace) -> Jitter:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from rich.text import Text
 
-from bfpp.api.predictions import in_pieces, memory_record, predict
+from bfpp.api.pieces import in_pieces
+from bfpp.api.predictions import Prediction, predict
 from bfpp.options import shared
 from bfpp.options.launch_notes import launch_lines, launch_of, launch_record
 from bfpp.options.model import assumptions, with_assumptions
@@ -33,6 +35,9 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.terminal.outputs import add_force_argument
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import output, print_json, print_table
+
+MOMENTS = 200
+"""Moments of a rank's memory that JSON has at most."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -71,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     drawn = in_pieces(result) if options.pieces else result
     panels = pictured(drawn)
     if options.json:
-        record = result.record | memory_record(result)
+        record = result.record | _memory_record(result)
         if values:
             record["assumptions"] = [each._asdict() for each in values]
         print_json(with_assumptions(record | launch_record(launch), assumed))
@@ -90,3 +95,20 @@ def run(options: argparse.Namespace) -> int:
     write_memory(options, result)
     write_exports(options, drawn.whole_timeline)
     return 0
+
+
+def _memory_record(result: Prediction) -> dict[str, Any]:
+    """Memory of each rank's devices over the step, thinned to its highest moments."""
+    if not result.physical:
+        return {}
+    curves = (curve.thinned(MOMENTS) for curve in result.memory_curves)
+    return {
+        "memory_over_time": [
+            {
+                "rank": curve.rank,
+                "time": [float(f"{time:.6g}") for time in curve.time.tolist()],
+                "gb": [float(f"{total:.6g}") for total in curve.total.tolist()],
+            }
+            for curve in curves
+        ]
+    }

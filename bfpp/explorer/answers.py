@@ -10,12 +10,11 @@ from typing import Any
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import verdict
-from bfpp.explorer.choices import WITH_MODEL, chosen, defaults, groups
+from bfpp.explorer.choices import TABS, chosen, defaults, groups
 from bfpp.options.experiment_file import experiment_text
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph, build_graph
 from bfpp.schedules.configuration import Configuration
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.presets.files import preset_names
 from bfpp.traces.page.html import contents
 
 TITLE = "Explore pipeline schedules"
@@ -33,7 +32,7 @@ def opening(address: str | None) -> dict[str, Any]:
         "groups": groups(),
         "defaults": defaults(),
         "address": address,
-        "models": dict.fromkeys(preset_names("model"), WITH_MODEL),
+        "tabs": TABS,
     }
     return {**answer({}), "opensWithChannels": False, "title": TITLE, "choices": choices}
 

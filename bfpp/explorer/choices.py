@@ -15,8 +15,7 @@ from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.formats.orders_file import orders_of_text
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import values_read
-from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, of_group
-from bfpp.sim.experiment.values.option import ABSTRACT, PHYSICAL
+from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.files import preset_names
 
 ORDERS = "orders.csv"
@@ -41,21 +40,31 @@ PRICES = {"forward": 1, "backward": 2}
 RANGES = {name: Slider(1, most, 1) for name, most in COUNTS.items()}
 RANGES |= {name: Slider(0, 4, 0.05) for name in SECONDS}
 
+COSTS = "costs"
+"""Choice between the page's tabs."""
+
+MODEL, ABSTRACT_TAB = "model", "abstract"
+"""Kinds of costs: of a model on a cluster, or seconds of abstract passes."""
+
+TABS = {MODEL: "A model on a cluster", ABSTRACT_TAB: "Abstract costs"}
+"""Tabs of the form, by the kind of costs."""
+
+OF_MODEL = "Model and cluster"
 GROUPS = {
+    OF_MODEL: ("model", "cluster", "implementation", "precision"),
     "Schedule": ("schedule", "beside", "pp", "loops", "microbatches"),
-    "Communication": ("sharding", "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "p2p"),
+    "Parallelism and memory": ("tp", "dp", "microbatch_size", "recompute", "attention"),
     "Abstract costs, in seconds": SECONDS,
-    "Model and cluster": (
-        "model", "cluster", "tp", "dp", "microbatch_size", "implementation", "precision",
-        "recompute", "attention",
-    ),
+    "Communication": ("sharding", "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "p2p"),
     "Your own orders": ("orders",),
 }  # fmt: skip
-OPEN = ("Schedule", "Abstract costs, in seconds")
+OPEN = (OF_MODEL, "Schedule", "Parallelism and memory", "Abstract costs, in seconds")
+MODEL_ONLY = (*GROUPS[OF_MODEL], *GROUPS["Parallelism and memory"])
 
 OPENING = {
-    "schedule": "breadth-first", "beside": "1f1b", "pp": "4", "loops": "4", "microbatches": "8",
-    "transfer": "0.1",
+    "model": "llama3-70b", "cluster": "dgx-h100", "schedule": "depth-first", "beside": "1f1b",
+    "pp": "4", "tp": "8", "dp": "4", "loops": "4", "microbatches": "16", "sharding": "zero1",
+    "transfer": "0.1", COSTS: MODEL,
 }  # fmt: skip
 """Choices that the explorer opens with."""
 
@@ -70,13 +79,10 @@ EXPLAINED = {
     "beside": "another schedule of the same model, drawn below",
     "orders": "orders as bfpp orders prints them, in the schedule's place",
 }
-WITH_MODEL = {"cluster": "dgx-h100"}
-"""Values of a model that is chosen without them."""
+UNSAID = {"implementation": "the cluster's", "precision": "as usual", "attention": "as usual"}
+"""Names of an empty choice, where it does not mean none."""
 
-ABSTRACT_ONLY, MODEL_ONLY = "abstract", "model"
-"""Kinds of costs, for the fields that mean something with one of them alone."""
-
-NAMES = tuple(name for names in GROUPS.values() for name in names)
+NAMES = (COSTS, *(name for names in GROUPS.values() for name in names))
 
 
 def groups() -> list[dict[str, Any]]:
@@ -110,11 +116,12 @@ def _field(name: str) -> dict[str, Any]:
         "kind": option.kind if option and option.kind in ("flag", "count", "seconds") else "text",
     }
     if name in SECONDS:
-        field["costs"] = ABSTRACT_ONLY
-    elif name in GROUPS["Model and cluster"] and name != "model":
-        field["costs"] = MODEL_ONLY
+        field["costs"] = ABSTRACT_TAB
+    elif name in MODEL_ONLY:
+        field["costs"] = MODEL
     if chosen := _chosen(name):
         field["choices"] = chosen
+        field["unsaid"] = UNSAID.get(name, "none")
     if name == "orders":
         field["kind"] = "orders"
     return field | (RANGES[name]._asdict() if name in RANGES else {})
@@ -125,7 +132,9 @@ def _chosen(name: str) -> list[str]:
     if name in ("schedule", "beside"):
         return [*([""] if name == "beside" else []), *registered_schedules()]
     if name in ("model", "cluster"):
-        return ["", *preset_names(name)]
+        return preset_names(name)
+    if name == COSTS:
+        return [*TABS]
     option = OPTIONS.get(name)
     choices = [str(each) for each in option.choices] if option else []
     return choices if not choices or DEFAULTS[name] is not None else ["", *choices]
@@ -147,7 +156,7 @@ def chosen(choices: Mapping[str, str]) -> ComparedExperiments:
     said = {name: text for name, text in said.items() if text}
     if "schedule" not in said:
         raise InvalidConfiguration("schedule", "must be chosen")
-    for name in ("schedule", "beside", "model", "cluster"):
+    for name in (COSTS, "schedule", "beside", "model", "cluster"):
         if name in said and said[name] not in _chosen(name):
             raise InvalidConfiguration(name, f"{said[name]!r} is not one of those listed")
     orders, first = said.pop("orders", ""), said.pop("schedule")
@@ -170,9 +179,11 @@ def _pasted(text: str) -> Experiment:
 
 
 def _of_one_kind(said: Mapping[str, str]) -> dict[str, str]:
-    """The values but those of the other kind of costs: of a model, or abstract ones."""
-    others = of_group(ABSTRACT) if "model" in said else of_group(PHYSICAL)
-    others = others if "model" in said else [*others, "tp", "dp", "microbatch_size"]
+    """The values but those of the other tab, of a model or of abstract costs, and defaults."""
+    is_model = said.get(COSTS, MODEL) == MODEL
+    others = [COSTS, *(SECONDS if is_model else MODEL_ONLY)]
+    if is_model and "model" not in said:
+        raise InvalidConfiguration("model", "must be chosen")
     return {
         name: text
         for name, text in said.items()

@@ -1,8 +1,11 @@
 """The explorer, served to this machine's browser alone.
 
-- It listens on the loopback interface, below a secret path that is made at each start.
+- It listens on the loopback interface. The page names no files and computes alone: whoever has an
+  account on this machine may ask.
 - Requests must name the address that it listens on: no other site's name leads here.
 - The page loads and runs nothing but itself, and asks nobody but this server.
+- Addresses hold no secret: what is chosen stands behind `#`, which no server is sent, and an
+  address opens in anybody's explorer at the same port.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from secrets import compare_digest, token_urlsafe
 from threading import Lock
 from typing import Any
 
@@ -21,6 +23,10 @@ from bfpp.schedules.reading import NotJson, parsed
 from bfpp.traces.page.html import document
 
 HOST = "127.0.0.1"
+USUAL_PORT = 8642
+"""Port of every explorer that nobody gave another, so that addresses can be exchanged."""
+
+PAGE, STEP = "/", "/step"
 LONGEST = 2**22
 """Bytes of choices, most of them of pasted orders."""
 
@@ -34,14 +40,13 @@ HEADERS = {
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves the page below its token, and one answer at a time."""
+    """Serves the page, and one answer at a time."""
 
     daemon_threads = True
 
     def __init__(self, port: int) -> None:
         super().__init__((HOST, port), _Handler)
-        self.path = f"/{token_urlsafe(24)}/"
-        self.page = document(opening("step"), connect="'self'").encode()
+        self.page = document(opening(STEP), connect="'self'").encode()
         self._one = Lock()
 
     @property
@@ -52,7 +57,7 @@ class ExplorerServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Address of the page."""
-        return f"http://{self.host}{self.path}"
+        return f"http://{self.host}{PAGE}"
 
     def answer(self, choices: Mapping[str, str]) -> bytes:
         """The answer to choices, as JSON."""
@@ -73,12 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page."""
-        if self._may("") is None:
+        if self._may(PAGE) is None:
             self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
         """The answer to the choices in the body."""
-        if self._may("step") is not None:
+        if self._may(STEP) is not None:
             return
         length = self.headers.get("Content-Length", "")
         # Python refuses to read numbers of thousands of digits.
@@ -96,13 +101,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(HTTPStatus.OK, self.server.answer(choices), "application/json")
 
-    def _may(self, name: str) -> HTTPStatus | None:
+    def _may(self, path: str) -> HTTPStatus | None:
         """The status with which the request was refused, or None if it may go on."""
         origin = self.headers.get("Origin", f"http://{self.server.host}")
         status = None
         if self.headers.get("Host") != self.server.host or origin != f"http://{self.server.host}":
             status = HTTPStatus.FORBIDDEN
-        elif not compare_digest(self.path.encode(), (self.server.path + name).encode()):
+        elif self.path != path:
             status = HTTPStatus.NOT_FOUND
         if status:
             self._refuse(status)
@@ -121,4 +126,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        """Requests are nobody's business, and their paths are secret."""
+        """Requests are nobody's business."""

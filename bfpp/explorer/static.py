@@ -9,6 +9,7 @@ on a cluster, it has what a server would answer, including causes and memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -18,7 +19,16 @@ import numpy as np
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction
 from bfpp.explorer.answers import GAINS, TITLE, predicted
-from bfpp.explorer.choices import SECONDS, chosen, defaults, groups
+from bfpp.explorer.choices import (
+    ABSTRACT_TAB,
+    COSTS,
+    MODEL,
+    SECONDS,
+    TABS,
+    chosen,
+    defaults,
+    groups,
+)
 from bfpp.options.experiment_file import experiment_text
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
 from bfpp.schedules.columns import Seconds
@@ -32,32 +42,50 @@ LISTED = {
     "pp": ("2", "4", "8"),
     "loops": ("2", "4"),
     "microbatches": ("8", "16"),
-    "sharding": ("none", "full"),
+    "sharding": ("zero1", "full"),
 }
 """The choices whose combinations the page has."""
 
-MODELS: dict[str, Mapping[str, str]] = {"": {}, "bert-6.6b": {"cluster": "dgx1-v100", "dp": "8"}}
-"""Models and their experiments; none stands for abstract costs."""
+MODELS: dict[str, Mapping[str, str]] = {
+    "llama3-70b": {"cluster": "dgx-h100", "tp": "8", "dp": "4"},
+    "llama3-8b": {"cluster": "dgx-h100", "tp": "1", "dp": "8"},
+}
+"""Models whose steps are predicted beforehand, and what comes with them."""
 
-WITH_MODELS = {"pp": "8", "microbatches": "16"}
-"""Of the combinations, those that have a model's costs."""
+CASES = {"pp": ("4", "8"), "microbatches": ("16",), "sharding": ("zero1",)}
+"""Of the combinations, those that are predicted beforehand with each model."""
 
 
 def static_page() -> str:
     """The page, as text."""
-    names = {*LISTED, "beside", "model", *SECONDS}
+    names = {*LISTED, COSTS, "beside", "model", *SECONDS}
     choices = {
         "groups": [group for group in map(partial(_group, names), groups()) if group],
         "defaults": {name: text for name, text in defaults().items() if name in names},
         "address": None,
         "listed": list(LISTED),
         "models": MODELS,
-        "withModels": WITH_MODELS,
+        "cases": CASES,
+        "tabs": TABS,
+        "note": _note(),
         "costs": SECONDS,
         "steps": dict(_steps()),
     }
     content = {"title": TITLE, "lead": "", "opensWithChannels": False, "panels": []}
     return document({**content, "choices": choices})
+
+
+def _note() -> str:
+    """The cases of models that the page has, and what has others."""
+    listed = [
+        f"{model} ({', '.join(f'{name} {value}' for name, value in others.items())})"
+        for model, others in MODELS.items()
+    ]
+    sizes = [f"{name} {' or '.join(values)}" for name, values in CASES.items()]
+    return (
+        f"Cases of models were predicted beforehand: {', '.join(listed)}, with {', '.join(sizes)}. "
+        "Abstract costs are replayed here, whatever they are. bfpp explore predicts anything else."
+    )
 
 
 def _group(names: set[str], group: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +102,7 @@ def _group(names: set[str], group: Mapping[str, Any]) -> dict[str, Any]:
 def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every step, by the choices that lead to it."""
     for choice in product(*LISTED.values()):
-        choices = {**dict(zip(LISTED, choice, strict=True)), "beside": ""}
+        choices = {**dict(zip(LISTED, choice, strict=True)), "beside": "", COSTS: ABSTRACT_TAB}
         try:
             opening = predicted(*chosen(choices).experiments)
         except InvalidInput:
@@ -88,10 +116,11 @@ def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
 def _known(choices: Mapping[str, str], opening: Prediction) -> dict[str, dict[str, Any]]:
     """A server's answers, by model; without one, for the costs that the page opens with."""
     known = {"": timeline_data(panel_of(opening, GAINS))}
-    if WITH_MODELS.items() <= choices.items():
+    if all(choices[name] in values for name, values in CASES.items()):
         for model, others in MODELS.items():
-            if model:
-                [experiment] = chosen({**choices, "model": model, **others}).experiments
+            with suppress(InvalidInput):  # layers that do not divide
+                of_model = {**choices, COSTS: MODEL, "model": model, **others}
+                [experiment] = chosen(of_model).experiments
                 prediction = predicted(experiment)
                 known[model] = {
                     **panel_data(panel_of(prediction, GAINS)),

@@ -32,6 +32,7 @@ from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.number_types import gigabytes, whole_number
+from bfpp.terminal.parser import Parser
 from bfpp.traces.timeline.units import GIGABYTE
 
 SEVERAL = "; several values are searched together"
@@ -73,8 +74,16 @@ PER_CONFIGURATION = (
 """Values that cannot be the same for all configurations."""
 
 
-def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+MOST_USED = (
+    "model", "cluster", "gpus", "batch", "seq-length", "implementation", "schedule", "fix",
+    "max-memory", "workers",
+)  # fmt: skip
+"""Options of a search that help opens with."""
+
+
+def add_problem_arguments(parser: Parser) -> None:
     """The model, the cluster, the batch sizes, the values to search, and where to simulate."""
+    parser.open_with(*MOST_USED)
     add_model_argument(parser, required=True)
     parser.add_argument(
         "--cluster", required=True, metavar="NAME|FILE", help="a preset, or a TOML file"
@@ -95,7 +104,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B",
         help=f"samples per step{SEVERAL}",
     )
-    _add_ranges(parser)
+    _add_ranges(parser.add_argument_group("values to try"))
     _add_limits(parser)
     _add_software(parser)
     parser.add_argument(
@@ -109,7 +118,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_ranges(parser: argparse.ArgumentParser) -> None:
+def _add_ranges(parser: argparse._ActionsContainer) -> None:
     """`RANGES`: values that are searched on request."""
     for name, meaning in SIZES.items():
         default = () if name == "ep" else (1,)
@@ -199,7 +208,7 @@ def _no_profile(path: str) -> NoReturn:
     )
 
 
-def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
+def _add_choices(parser: argparse._ActionsContainer, name: str) -> None:
     """A choice of full sharding: one or several values."""
     option, (default,) = OPTIONS[name], getattr(Problem, name)
     parser.add_argument(

@@ -36,6 +36,7 @@ from bfpp.sim.experiment.values.option import (
     UNEVEN,
     Option,
 )
+from bfpp.terminal.help import OF_A_SCHEDULE
 from bfpp.terminal.number_types import integer, number, seconds, whole_number
 from bfpp.terminal.parser import Parser
 
@@ -54,6 +55,15 @@ TYPES = {
 }  # fmt: skip
 """Parsers of option values, by kind."""
 
+IN_PIPELINE = ("pp", "microbatches")
+"""Values without which there is no pipeline."""
+
+MOST_USED = (
+    "model", "cluster", "pp", "tp", "dp", "microbatches", "microbatch-size", "loops", "sharding",
+    "recompute",
+)  # fmt: skip
+"""Options of an experiment that help opens with."""
+
 TRUST = "--trust"
 
 COMMAND = "command"
@@ -63,16 +73,14 @@ OF_SCHEDULE = "parameter of a schedule: "
 """Prefix of schedules' own parameters among parsed options."""
 
 
-def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
+def add_schedule_argument(parser: Parser, *more: str) -> None:
     """SCHEDULE, by name or by file; `more` names other inputs that a command accepts."""
-    known = [f"{_names(name)}: {each.summary}" for name, each in registered_schedules().items()]
     parser.add_argument(
         "schedule",
         metavar="SCHEDULE",
         help="\n".join(
             [
-                "name of a schedule, or a file:",
-                *known,
+                "name of a schedule (--help schedules lists them), or a file:",
                 *more,
                 "FILE.csv: orders in PyTorch's format",
                 "FILE.py:NAME: a schedule in a Python file",
@@ -81,6 +89,8 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
             ]
         ),
     )
+    known = registered_schedules().items()
+    parser.list_in_help("schedules", {_names(name): each.summary for name, each in known})
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
@@ -101,8 +111,9 @@ def _names(schedule: str) -> str:
 
 def add_layout_arguments(parser: Parser, *further: str) -> None:
     """Layers and micro-batches over pipeline ranks; and `further` values."""
+    parser.open_with(*MOST_USED)
     group = parser.add_argument_group("pipeline")
-    for name in ("pp", *of_group(STAGES), *further, "microbatches"):
+    for name in (*IN_PIPELINE, *of_group(STAGES), *further):
         _add(group, name, OPTIONS[name], DEFAULTS[name])
     for name, (option, default) in schedule_parameters().items():
         _add(group, name, option, default, OF_SCHEDULE + name)
@@ -117,7 +128,7 @@ def _add_parameters_of_files(
     for word in arguments:
         if MARK in word or holds_experiment(word):
             rule = named(word, trust=TRUST in words).rule
-            group = parser.add_argument_group(f"parameters of {rule.name}")
+            group = parser.add_argument_group(OF_A_SCHEDULE + rule.name)
             for name, option in parameter_options(rule).items():
                 default = rule.parameters[name]
                 if not {*_spelled(name, option, default)}.intersection(parser.names):
@@ -149,14 +160,13 @@ def add_engine_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
-    """Abstract costs in seconds, a model on a cluster, or a profile."""
-    _add_group(parser, ABSTRACT)
-    physical = _add_group(parser, PHYSICAL)
+    """A model on a cluster, abstract costs in seconds, or a profile."""
+    parallelism = parser.add_argument_group(PARALLELISM)
     for name in (*of_group(PARALLELISM), *of_group(BATCH)):
-        if name not in ("pp", "microbatches"):
-            _add(physical, name, OPTIONS[name], DEFAULTS[name])
-    _add_group(parser, MEASURED)
-    _add_group(parser, UNEVEN)
+        if name not in IN_PIPELINE:
+            _add(parallelism, name, OPTIONS[name], DEFAULTS[name])
+    for title in (*PHYSICAL, ABSTRACT, MEASURED, UNEVEN):
+        _add_group(parser, title)
 
 
 def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:

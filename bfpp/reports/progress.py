@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bfpp.api.jobs import about
+from bfpp.api.running.jobs import about
 from bfpp.executor.events import Listener, Message, to_all
 from bfpp.executor.run import listeners
 from bfpp.executor.run.listeners import LastWords, LogLines, MetricsFile

@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 
 from bfpp import __version__
+from bfpp.terminal.help import HelpFormatter
 from bfpp.terminal.parser import Parser
 
-COMMANDS = {
-    "simulate": "predict one schedule: step time, bubble, memory, timeline",
-    "compare": "compare schedules side by side: one table, one figure",
-    "explore": "try schedules, sizes and costs in the browser",
-    "show": "show a saved timeline, simulated or measured: tables and pictures",
-    "diff": "compare two saved timelines of one step, prediction and measurement, task by task",
-    "import": "import a timeline from traces of torch.profiler or Nsight Systems, or of --perfetto",
-    "explain": "explain a step time: idle time by cause, critical path, sensitivities",
-    "calibrate": "measure the passes of a model's layers on this machine, as a profile",
-    "measure": "measure this machine's kernels, host and links, as a cluster file",
-    "run": "train a model with the schedule",
-    "export": "export a checkpoint of bfpp run as Hugging Face safetensors",
-    "search": "search for the best ways to train a model on N GPUs",
-    "schedule": "search for an order of passes within a memory limit, with a lower bound",
-    "tradeoff": "plot training time against cost, over sizes of the cluster",
-    "validate": "compare measured configurations with their predictions",
-    "fit": "fit the constants of clusters and implementations to measurements",
-    "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
-    "orders": "print each rank's compute order, or write it for PyTorch",
-    "check": "check a schedule, or orders or a task graph from a file",
-    "paper": "reproduce the figures and tables of the paper",
-    "models": "list the model presets, or print one as a file",
-    "clusters": "list the cluster presets, or print one as a file",
-    "completion": "print the completion script for bash, zsh or fish",
+BY_SUBJECT = {
+    "predict": {
+        "simulate": "predict one schedule: step time, bubble, memory, timeline",
+        "search": "search for the best ways to train a model on N GPUs",
+        "compare": "compare schedules side by side: one table, one figure",
+        "explain": "explain a step time, or traces: idle time by cause, critical path",
+        "explore": "try models, schedules and costs in the browser",
+        "tradeoff": "plot training time against cost, over sizes of the cluster",
+    },
+    "launch and train": {
+        "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
+        "run": "train a model with the schedule",
+        "export": "export a checkpoint of bfpp run as Hugging Face safetensors",
+    },
+    "orders of passes": {
+        "orders": "print each rank's compute order, or write it for PyTorch",
+        "check": "check a schedule, or orders or a task graph from a file",
+        "schedule": "search for an order within a memory limit, with a lower bound",
+    },
+    "timelines and traces": {
+        "show": "show a saved timeline, simulated or measured: tables and pictures",
+        "diff": "compare two timelines of one step, predicted and measured",
+        "import": "import a timeline from traces of torch.profiler or Nsight Systems",
+    },
+    "measurements": {
+        "calibrate": "measure the passes of a model's layers on this machine, as a profile",
+        "measure": "measure this machine's kernels, host and links, as a cluster file",
+        "validate": "compare measured configurations with their predictions",
+        "fit": "fit the constants of clusters and implementations to measurements",
+    },
+    "presets, and more": {
+        "models": "list the model presets, or print one as a file",
+        "clusters": "list the cluster presets, or print one as a file",
+        "paper": "reproduce the figures and tables of the paper",
+        "completion": "print the completion script for bash, zsh or fish",
+    },
 }
-"""Every command and what it is for, in the order of the help text."""
+"""Every command and what it is for, by subject, in the order of the help text."""
+
+COMMANDS = {name: summary for group in BY_SUBJECT.values() for name, summary in group.items()}
+"""Every command and what it is for."""
+
+
+WIDEST = max(map(len, COMMANDS)) + 4
+"""Columns of help that the names of commands take."""
 
 
 def all_commands() -> tuple[Parser, list[Parser]]:
@@ -46,10 +67,14 @@ def with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]
     """The parser, and those of the chosen commands; all others are imported only when asked for."""
     parser = Parser(
         prog="bfpp",
-        description="See, predict and check the schedules of pipeline-parallel training.",
+        description="Predict how long a training step of a large model takes on many GPUs, and "
+        "find a faster way to split and schedule it.",
         allow_abbrev=False,
+        formatter_class=partial(HelpFormatter, max_help_position=WIDEST),
     )
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
+    for title, group in BY_SUBJECT.items():
+        parser.list_in_help(title, group)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = []
     for name, summary in COMMANDS.items():

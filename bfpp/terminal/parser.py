@@ -6,13 +6,13 @@ import argparse
 import re
 import shlex
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from bfpp.schedules.errors import did_you_mean
+from bfpp.terminal import help as help_texts
 from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.outputs import Output
 
@@ -23,16 +23,6 @@ _CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL
 _OPTION = re.compile(r"--?[^\W\d]")
 
 
-class HelpFormatter(argparse.HelpFormatter):
-    """Fits help to the terminal line by line, so that a list in it stays one."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        if "\n" not in text:
-            return super()._split_lines(text, width)
-        rows = (textwrap.wrap(row, width, subsequent_indent="  ") for row in text.splitlines())
-        return [line for row in rows for line in row]
-
-
 class ParserExit(SystemExit):
     """The end of a command line that is answered or refused; a user's own file exits otherwise."""
 
@@ -41,8 +31,47 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=HelpFormatter, **settings)
+        settings.setdefault("formatter_class", help_texts.HelpFormatter)
+        super().__init__(add_help=False, **settings)
         self._extensions: list[Callable[[Parser, Iterable[str], Sequence[str]], None]] = []
+        self.opens_with: Sequence[str] = ()
+        self._listed: list[help_texts.Subject] = []
+        self.add_argument(
+            "-h",
+            "--help",
+            action=_Help,
+            nargs="?",
+            metavar="SUBJECT",
+            help="print help: on a subject, on options whose names have a word, or on all",
+        )
+
+    def open_with(self, *names: str) -> None:
+        """Let help explain these options, without their dashes, and name the others by subject."""
+        self.opens_with = names
+
+    def list_in_help(self, title: str, words: Mapping[str, str]) -> None:
+        """Let help list words that are no options, such as commands, and what they mean."""
+        self._listed.append(help_texts.listed(title, words))
+
+    @property
+    def subjects(self) -> list[help_texts.Subject]:
+        """All arguments, words and options, by subject."""
+        return help_texts.subjects(self, self._listed)
+
+    def format_help(self) -> str:
+        """The most used options and the names of others; or all of them, where they are few."""
+        if self.opens_with:
+            return help_texts.opening(self, self.subjects, self.opens_with)
+        return help_texts.whole(self, self.subjects)
+
+    def help_on(self, word: str) -> str:
+        """Help on a subject, a word in names of options, or all; exits with 2 for another one."""
+        if word == help_texts.ALL:
+            return help_texts.whole(self, self.subjects)
+        if not (text := help_texts.on(self, self.subjects, word)):
+            titles = "; ".join(each.title for each in self.subjects)
+            self.error(f"argument -h/--help: nothing has {word!r} in its name; there are {titles}")
+        return text
 
     def extended_by(self, add: Callable[[Parser, Iterable[str], Sequence[str]], None]) -> None:
         """Let words that are neither options nor their values add options, before any is parsed.
@@ -129,6 +158,14 @@ class Parser(argparse.ArgumentParser):
         """True if the word is a known option whose value is the next word."""
         action = self._option_string_actions.get(word)
         return action is not None and action.nargs != 0
+
+
+class _Help(argparse.Action):
+    """Prints help and exits."""
+
+    def __call__(self, parser: Any, _: object, word: Any, *__: object) -> None:
+        sys.stdout.write(parser.help_on(word) if word else parser.format_help())
+        parser.exit()
 
 
 def _with_its_values(words: Sequence[str]) -> Iterator[str]:

@@ -7,7 +7,6 @@
 
 # %%
 import bfpp
-from bfpp.schedules.orders.steps import backward, forward
 
 
 class Waves(bfpp.Schedule):
@@ -22,10 +21,10 @@ class Waves(bfpp.Schedule):
             wave = range(first, min(first + self.size, layout.microbatches))
             for stage in layout.stages_of(rank):
                 for microbatch in wave:
-                    yield forward(stage, microbatch)
+                    yield bfpp.forward(stage, microbatch)
             for stage in reversed(layout.stages_of(rank)):
                 for microbatch in wave:
-                    yield backward(stage, microbatch)
+                    yield bfpp.backward(stage, microbatch)
 
 
 base = bfpp.Experiment(Waves(), pp=4, loops=2, microbatches=16)

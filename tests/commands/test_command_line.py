@@ -24,7 +24,8 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.formats.graph_json import write_graph
-from bfpp.terminal.command_table import COMMANDS, all_commands
+from bfpp.terminal.command_table import BY_SUBJECT, COMMANDS, all_commands
+from bfpp.terminal.help import names_of
 from tests.helpers import ROOT
 from tests.helpers.mutations import twice
 
@@ -405,6 +406,42 @@ def test_help(bfpp, command):
     assert out.startswith(f"usage: bfpp {command}")
 
 
+@pytest.mark.parametrize("command", [each for each in all_commands()[1] if each.opens_with])
+def test_help_opens_with_what_most_use_and_names_the_rest_by_subject(bfpp, command):
+    name = command.prog.split()[-1]
+    opening, every = bfpp(f"{name} --help")[1], bfpp(f"{name} --help all")[1]
+    assert {*command.opens_with} <= {word for each in command._actions for word in names_of(each)}
+    assert len(opening.splitlines()) < min(100, len(every.splitlines()))
+    named = {*re.findall(r"(?<![\w-])--[a-z][\w-]*|-h(?= )", opening)}
+    for subject in command.subjects:
+        assert f"\n{subject.title}:\n" in every
+        on = bfpp(f"{name} --help {subject.title.split()[0]}")[1]
+        for action in subject.actions:
+            assert not action.option_strings or {*action.option_strings} & named
+            words = " ".join((action.help or "").replace("%%", "%").split())
+            assert words[:20].split()[0] in on
+
+
+@pytest.mark.parametrize("word", ["dispatch", "quantised-dispatch", "Experts"])
+def test_help_takes_a_subject_or_a_part_of_an_options_name(bfpp, word):
+    code, out, _ = bfpp(f"simulate --help {word}")
+    assert code == 0
+    assert "--quantised-dispatch" in out
+    assert "--recompute" not in out
+
+
+def test_help_on_nothing_that_there_is_names_the_subjects(bfpp):
+    code, out, err = bfpp("simulate --help frobnicate")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "nothing has 'frobnicate' in its name; there are arguments; schedules; " in err
+
+
+def test_help_has_every_command_by_subject(bfpp):
+    out = bfpp("--help")[1]
+    assert [*COMMANDS] == re.findall(r"^  ([a-z]+) {2,}", out, re.MULTILINE)
+    assert all(f"\n{title}:\n" in out for title in BY_SUBJECT)
+
+
 def test_every_option_says_what_it_is_for_and_what_it_takes():
     for command in all_commands()[1]:
         for action in command._actions:
@@ -416,8 +453,14 @@ def test_every_option_says_what_it_is_for_and_what_it_takes():
 
 PIPELINE = ["pipeline", "communication"]
 COSTS = [
+    "parallelism",
+    "model, cluster and software",
+    "layers of stages",
+    "precision and optimizer",
+    "activations and attention",
+    "tensor and context parallelism",
+    "experts",
     "abstract costs, in seconds",
-    "physical costs",
     "measured costs",
     "replicas and micro-batches that differ",
 ]
@@ -435,6 +478,8 @@ GROUPS = {
     "export": ["output"],
     "show": ["pictures", "files for other tools"],
     "diff": ["pictures"],
+    "search": ["values to try", "results", "robustness"],
+    "tradeoff": ["values to try"],
 }
 
 
@@ -646,7 +691,7 @@ def test_hostile_words_are_escaped(bfpp, words):
 def test_nothing_to_do_prints_the_help(capsys):
     assert main([]) == 2
     out, err = capsys.readouterr()
-    assert (out, err.splitlines()[0]) == ("", "usage: bfpp [-h] [--version] COMMAND ...")
+    assert (out, err.splitlines()[0]) == ("", "usage: bfpp COMMAND [OPTIONS]")
 
 
 # As processes

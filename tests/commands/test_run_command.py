@@ -11,7 +11,7 @@ import pytest
 
 import bfpp
 from benchmarks.helpers.programs import MODEL
-from bfpp.api.jobs import require_torch
+from bfpp.api.running.jobs import require_torch
 from bfpp.traces.formats.timeline_json import read_timeline
 from tests.helpers.run_program import run_here
 

@@ -125,7 +125,7 @@ def test_commands_that_need_torch_are_known_before_they_are_imported():
     needing = {
         command
         for command, found in names.items()
-        if any(getattr(each, "__module__", None) == "bfpp.api.jobs" for each in found)
+        if any(getattr(each, "__module__", None) == "bfpp.api.running.jobs" for each in found)
     }
     assert needing == TRAINS
 

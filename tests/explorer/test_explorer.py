@@ -8,7 +8,7 @@ import random
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bfpp.api.results import verdict
 from bfpp.command_line import main
 from bfpp.explorer import static
 from bfpp.explorer.answers import GAINS, answer, predicted
-from bfpp.explorer.choices import GROUPS, SECONDS, chosen
+from bfpp.explorer.choices import MODEL_ONLY, SECONDS, chosen
 from bfpp.explorer.server import LONGEST, ExplorerServer
 from bfpp.explorer.static import LISTED, static_page
 from bfpp.options.experiment_file import read_experiment
@@ -35,6 +35,7 @@ FEW = LISTED | {
     "pp": ("2", "4"),
     "microbatches": ("8",),
 }
+ABSTRACT = {"costs": "abstract"}
 ORDERS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
@@ -42,8 +43,9 @@ ORDERS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
     "choices",
     [
         {},
-        {"schedule": "zb-h1", "beside": "", "pp": "3", "gather": "0.5", "sharding": "full"},
-        {"pp_overlap": "false", "schedule": "1f1b", "beside": "gpipe"},
+        ABSTRACT
+        | {"schedule": "zb-h1", "beside": "", "pp": "3", "gather": "1", "sharding": "full"},
+        ABSTRACT | {"pp_overlap": "false", "schedule": "1f1b", "beside": "gpipe"},
         {"model": "bert-6.6b", "cluster": "dgx1-v100", "tp": "2", "recompute": "full"},
     ],
     ids=["opening", "abstract", "flags", "model"],
@@ -64,9 +66,11 @@ def test_the_command_and_the_files_mean_the_same(
 
 def test_an_answer_has_the_timelines_with_their_numbers_causes_and_memory() -> None:
     given = answer({})
-    assert given["lead"].startswith("breadth-first is the fastest")
+    assert given["lead"].startswith("depth-first is the fastest")
+    assert [panel["headline"][0][:6] for panel in given["panels"]] == ["fits: "] * 2
+    assert given["panels"][0]["headline"][-1] == "implementation current"
     for panel, experiment in zip(given["panels"], chosen({}).experiments, strict=True):
-        assert ["step time", f"{predict(experiment).timeline.step_time:.4g} s"] in [
+        assert ["step time", f"{predict(experiment).step_time:.4g} s"] in [
             list(pair) for pair in panel["summary"]
         ]
         assert panel["waits"]["data"]
@@ -77,10 +81,10 @@ def test_an_answer_has_the_timelines_with_their_numbers_causes_and_memory() -> N
 
 
 def test_orders_take_the_place_of_the_schedule() -> None:
-    given = answer({"orders": ORDERS, "beside": "", "transfer": "0"})
+    given = answer(ABSTRACT | {"orders": ORDERS, "beside": "", "transfer": "0"})
     [panel] = given["panels"]
     assert panel["ranks"] == 2
-    broken = answer({"orders": ORDERS.replace("0B1", "0B7"), "beside": ""})
+    broken = answer(ABSTRACT | {"orders": ORDERS.replace("0B1", "0B7"), "beside": ""})
     assert broken["wrong"]["field"] == "schedule"
     assert "orders.csv" in broken["wrong"]["reason"]
 
@@ -94,14 +98,19 @@ def test_orders_take_the_place_of_the_schedule() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_and_no_file_is_read(name: str, text: str) -> None:
-    wrong = answer({"model": "bert-6.6b", "cluster": "dgx1-v100", name: text}
-                   if name == "precision" else {name: text})["wrong"]  # fmt: skip
+    wrong = answer((ABSTRACT if name == "forward" else {}) | {name: text})["wrong"]
     assert wrong["reason"]
     assert wrong.get("field", name) == name
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ExplorerServer]:
+    with serving() as started:
+        yield started
+
+
+@contextmanager
+def serving() -> Iterator[ExplorerServer]:
     with ExplorerServer(0) as started:
         thread = threading.Thread(target=started.serve_forever)
         thread.start()
@@ -119,27 +128,30 @@ def asked(
         return response, response.read()
 
 
-def test_only_who_knows_the_address_is_served(server: ExplorerServer) -> None:
+def test_only_requests_to_its_own_address_are_served(server: ExplorerServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    assert len(server.path) > 30
-    page, text = asked(server, "GET", server.path)
+    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/"
+    page, text = asked(server, "GET", "/")
     assert page.status == 200
     assert b"connect-src 'self'" in text
     assert page.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
-    step = f"{server.path}step"
     evil = {"Host": "evil.example:80"}, {"Origin": "http://evil.example"}
     for status, response in {
         404: [
-            asked(server, "GET", "/"),
-            asked(server, "GET", server.path[:-2] + "x/"),
-            asked(server, "POST", "/step", b"{}"),
+            asked(server, "GET", "/step"),
+            asked(server, "GET", "/../etc/passwd"),
+            asked(server, "POST", "/", b"{}"),
         ],
-        403: [asked(server, "POST", step, b"{}", **each) for each in evil],
+        403: [
+            asked(server, method, path, b"{}", **each)
+            for each in evil
+            for method, path in (("POST", "/step"), ("GET", "/"))
+        ],
         400: [
-            asked(server, "POST", step, each) for each in (b"[1]", b"{", b"\xff", b"[" * 200_000)
+            asked(server, "POST", "/step", each) for each in (b"[1]", b"{", b"\xff", b"[" * 200_000)
         ],
         413: [
-            asked(server, "POST", step, b"", **{"Content-Length": each})
+            asked(server, "POST", "/step", b"", **{"Content-Length": each})
             for each in ("9" * 9, str(LONGEST + 1), "9" * 5000, "-1", "1e3")
         ],
     }.items():
@@ -147,7 +159,7 @@ def test_only_who_knows_the_address_is_served(server: ExplorerServer) -> None:
 
 
 def test_choices_are_answered(server: ExplorerServer) -> None:
-    response, text = asked(server, "POST", f"{server.path}step", b'{"pp": "2", "beside": ""}')
+    response, text = asked(server, "POST", "/step", b'{"pp": "2", "beside": ""}')
     assert response.status == 200
     assert json.loads(text)["panels"][0]["ranks"] == 2
 
@@ -166,7 +178,7 @@ def test_no_schedule_and_faults_are_answers(
 
 
 def test_what_does_not_fit_is_not_the_fastest() -> None:
-    large = {"model": "llama3-70b", "cluster": "dgx-h100", "pp": "4"}
+    large = {"tp": "1"}
     both = answer(large)["lead"]
     assert both.count("does not fit: ") == 2
     assert "fastest" not in both
@@ -200,7 +212,8 @@ def test_the_page_follows_choices_and_its_address_leads_back(
     driver: Any, server: ExplorerServer
 ) -> None:
     page = Page(driver, server.address)
-    assert "breadth-first is the fastest" in page.find(".lead").text
+    assert "depth-first is the fastest" in page.find(".lead").text
+    assert page.find(".headline").text.startswith("fits: ")
     assert page.get("bfpp.panels().length") == 2
     field = page.find("[name=pp]")
     field.clear()
@@ -210,6 +223,9 @@ def test_the_page_follows_choices_and_its_address_leads_back(
     assert page.get("bfpp.panels().map(({ ranks }) => ranks)") == [2, 2]
     shown, lead = page.get("location.hash"), page.find(".lead").text
     assert shown == "#beside=zb-h1&pp=2"
+    with serving() as another:  # somebody else's
+        elsewhere = Page(driver, another.address + shown)
+        assert elsewhere.find(".lead").text == lead
     again = Page(driver, server.address + shown)
     assert again.find(".lead").text == lead
     again.settle("bfpp.asked()")  # nothing has changed; what changes later is still asked for
@@ -233,17 +249,23 @@ def test_costs_that_do_not_count_are_not_shown(driver: Any, server: ExplorerServ
         )
         return set(fields)
 
-    assert shown().isdisjoint(set(GROUPS["Model and cluster"]) - {"model"})
-    assert shown() >= set(SECONDS)
-    page.get("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    page.find("[name=model]").send_keys("llama3-70b")
-    page.settle("bfpp.asked().then(() => new Promise((done) => setTimeout(done, 400)))")
-    assert shown() >= set(GROUPS["Model and cluster"])
+    assert shown() >= set(MODEL_ONLY)
     assert shown().isdisjoint(SECONDS)
+    page.find("[name=tp]").clear()
+    page.find("[name=tp]").send_keys("1")
+    page.settle("bfpp.asked().then(() => new Promise((done) => setTimeout(done, 400)))")
     lead = page.find(".lead").text
     assert lead.count("does not fit: ") == 2
     assert "fastest" not in lead
-    assert page.get("location.hash") == "#model=llama3-70b&cluster=dgx-h100"
+    assert page.find(".headline .short").text.startswith("does not fit: ")
+    abstract = page.find(".tabs button[value=abstract]")
+    abstract.click()
+    page.settle("bfpp.asked().then(() => new Promise((done) => setTimeout(done, 400)))")
+    assert abstract.get_attribute("aria-pressed") == "true"
+    assert shown().isdisjoint(MODEL_ONLY)
+    assert shown() >= set(SECONDS)
+    assert page.get("location.hash") == "#costs=abstract&tp=1"
+    assert page.find(".headline").text.split("\n")[1].startswith("bubble ratio ")
     assert page.complaints() == []
 
 
@@ -285,7 +307,7 @@ def replays_as_the_engine(driver: Any, page: Path, share: float) -> None:
     for choice in product(*listed.values()):
         if chance.random() < share:
             costs = {name: str(chance.choice([0, 0.05, 0.3, 1, 2.5])) for name in SECONDS}
-            choices = dict(zip(listed, choice, strict=True)) | costs
+            choices = ABSTRACT | dict(zip(listed, choice, strict=True)) | costs
             assert differences(opened, choices) < 1e-9, choices
     assert opened.complaints() == []
 
@@ -306,17 +328,20 @@ def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(static, "LISTED", FEW)
-    monkeypatch.setattr(static, "WITH_MODELS", {"pp": "4", "sharding": "full"})
+    monkeypatch.setattr(static, "CASES", {"pp": ("4",), "sharding": ("full",)})
     (tmp_path / "index.html").write_text(static_page())
     page = Page(driver, (tmp_path / "index.html").as_uri())
-    for choices in ({}, {"pp": "4", "sharding": "full", "model": "bert-6.6b", "beside": "zb-h1"}):
+    assert "predicted beforehand: llama3-70b (cluster dgx-h100," in page.find(".note").text
+    of_model = {"schedule": "breadth-first", "pp": "4", "sharding": "full", "microbatches": "8"}
+    opening = ABSTRACT | {"schedule": "breadth-first", "microbatches": "8"}
+    for choices in (opening, of_model | {"model": "llama3-8b", "beside": "zb-h1"}):
         given = page.driver.execute_async_script(
             "const [choices, done] = arguments; bfpp.replayedAnswer(choices).then("
             "({ panels, ...others }) => done({ ...others, said: panels.map(({ summary, causes,"
             "waits, memory }) => [summary, causes, waits.length, memory.length]) }))",
             choices,
         )
-        served = {**choices, **static.MODELS[choices.get("model", "")]}
+        served = {**choices, **static.MODELS.get(choices.get("model", ""), {})}
         results = [predicted(each) for each in chosen(served).experiments]
         assert given["lead"] == verdict(results)
         panels = [panel_of(each, GAINS) for each in results]
@@ -332,10 +357,11 @@ def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
             (tmp_path / "experiment.toml").write_text(text)
             experiment = read_experiment(str(tmp_path / "experiment.toml"))
             assert predict(experiment).timeline.step_time == panel.timeline.step_time
-    page.find("[name=model]").send_keys("bert-6.6b")
-    page.find("[name=sharding]").send_keys("none")
+    page.find("[name=schedule]").send_keys("breadth-first")
+    page.find("[name=microbatches]").send_keys("8")
+    page.find("[name=sharding]").send_keys("zero1")
     page.settle("bfpp.asked()")
-    assert "listed for pp 4, sharding full" in page.find(".lead").text
+    assert "is predicted for pp 4, sharding full" in page.find(".lead").text
     assert page.complaints() == []
 
 

@@ -14,32 +14,35 @@ from bfpp.sim.presets.files import preset_names
 ABSTRACT = "Abstract costs, in seconds"
 # fmt: off
 FORM = {  # title of a group: is it open; by field its kind, its opening value, and its slider
-    "Schedule": (True, {
-        "schedule": ("text", "breadth-first"), "beside": ("text", "1f1b"),
-        "pp": ("count", "4", 1, 32, 1), "loops": ("count", "4", 1, 8, 1),
-        "microbatches": ("count", "8", 1, 64, 1),
+    "Model and cluster": (True, {
+        "model": ("text", "llama3-70b"), "cluster": ("text", "dgx-h100"),
+        "implementation": ("text", ""), "precision": ("text", ""),
     }),
-    "Communication": (False, {
-        "sharding": ("text", "none"), "pp_overlap": ("flag", "true"),
-        "dp_overlap": ("flag", "true"), "gather_per": ("text", "run"),
-        "reduce_per": ("text", "run"), "p2p": ("text", "channels"),
+    "Schedule": (True, {
+        "schedule": ("text", "depth-first"), "beside": ("text", "1f1b"),
+        "pp": ("count", "4", 1, 32, 1), "loops": ("count", "4", 1, 8, 1),
+        "microbatches": ("count", "16", 1, 64, 1),
+    }),
+    "Parallelism and memory": (True, {
+        "tp": ("count", "8", 1, 16, 1), "dp": ("count", "4", 1, 64, 1),
+        "microbatch_size": ("count", "1", 1, 16, 1), "recompute": ("text", ""),
+        "attention": ("text", ""),
     }),
     ABSTRACT: (True, {
         "forward": ("seconds", "1", 0, 4, 0.05), "backward": ("seconds", "2", 0, 4, 0.05),
         "transfer": ("seconds", "0.1", 0, 4, 0.05), "gather": ("seconds", "0", 0, 4, 0.05),
         "reduce": ("seconds", "0", 0, 4, 0.05), "optimizer": ("seconds", "0", 0, 4, 0.05),
     }),
-    "Model and cluster": (False, {
-        "model": ("text", ""), "cluster": ("text", ""), "tp": ("count", "1", 1, 16, 1),
-        "dp": ("count", "1", 1, 64, 1), "microbatch_size": ("count", "1", 1, 16, 1),
-        "implementation": ("text", ""), "precision": ("text", ""), "recompute": ("text", ""),
-        "attention": ("text", ""),
+    "Communication": (False, {
+        "sharding": ("text", "zero1"), "pp_overlap": ("flag", "true"),
+        "dp_overlap": ("flag", "true"), "gather_per": ("text", "run"),
+        "reduce_per": ("text", "run"), "p2p": ("text", "channels"),
     }),
     "Your own orders": (False, {"orders": ("orders", "")}),
 }
 LISTED = {
     "schedule": [*registered_schedules()], "beside": ["", *registered_schedules()],
-    "model": ["", *preset_names("model")], "cluster": ["", *preset_names("cluster")],
+    "model": preset_names("model"), "cluster": preset_names("cluster"),
     "gather_per": ["run", "step"], "reduce_per": ["run", "step"],
     "attention": ["", "fused", "unfused"],
 }
@@ -63,7 +66,8 @@ def test_the_form() -> None:
         }
         found[group["title"]] = group["open"], fields
     assert found == FORM
-    assert [*defaults()] == [name for _, fields in FORM.values() for name in fields]
+    assert [*defaults()] == ["costs", *(name for _, fields in FORM.values() for name in fields)]
+    assert defaults()["costs"] == "model"
 
 
 def test_what_can_be_chosen() -> None:
@@ -74,33 +78,41 @@ def test_what_can_be_chosen() -> None:
     assert listed.keys() == LISTED.keys() | FIRST.keys()
     costs = {name: field.get("costs") for name, field in fields.items()}
     for title, (_, names) in FORM.items():
-        kind = {ABSTRACT: "abstract", "Model and cluster": "model"}.get(title)
-        assert {costs[name] for name in names if name != "model"} == {kind}
-    assert costs["model"] is None
+        of_model = dict.fromkeys(("Model and cluster", "Parallelism and memory"), "model")
+        assert {costs[name] for name in names} == {({ABSTRACT: "abstract"} | of_model).get(title)}
     for name, field in fields.items():
         assert field["help"], name
         assert field["title"], name
 
 
 # fmt: off
+OPENING = (
+    "--model llama3-70b --cluster dgx-h100 --pp 4 --loops 4 --microbatches 16 --tp 8 --dp 4 "
+    "--sharding zero1"
+)
+CHANGED = "--sharding zero1 --no-pp-overlap --gather-per step"
 COMMANDS = [  # choices, and the command that means the same, less what it begins with
-    ({}, "breadth-first 1f1b --pp 4 --loops 4 --microbatches 8 --transfer 0.1"),
-    ({"beside": "", "transfer": "0", "forward": "1.5"},
-     "breadth-first --pp 4 --loops 4 --microbatches 8 --forward 1.5"),
-    ({"schedule": "gpipe", "loops": "", "pp_overlap": "false", "gather_per": "step"},
-     "gpipe 1f1b --pp 4 --microbatches 8 --no-pp-overlap --gather-per step --transfer 0.1"),
-    ({"pp": " 2 ", "sharding": "full", "tp": "2", "dp": "4", "precision": "bf16"},
-     "breadth-first 1f1b --pp 2 --loops 4 --microbatches 8 --sharding full --transfer 0.1"),
+    ({}, f"depth-first 1f1b {OPENING}"),
+    ({"costs": "abstract"},
+     "depth-first 1f1b --pp 4 --loops 4 --microbatches 16 --transfer 0.1 --sharding zero1"),
+    ({"costs": "abstract", "beside": "", "transfer": "0", "forward": "1.5", "sharding": "none"},
+     "depth-first --pp 4 --loops 4 --microbatches 16 --forward 1.5"),
+    ({"costs": "abstract", "schedule": "gpipe", "loops": "", "pp_overlap": "false",
+      "gather_per": "step"},
+     f"gpipe 1f1b --pp 4 --microbatches 16 --transfer 0.1 {CHANGED}"),
+    ({"costs": "abstract", "pp": " 2 ", "sharding": "full", "tp": "2", "precision": "bf16"},
+     "depth-first 1f1b --pp 2 --loops 4 --microbatches 16 --transfer 0.1 --sharding full"),
     ({"model": "bert-6.6b", "cluster": "dgx1-v100", "tp": "2", "dp": "1", "beside": "",
-      "schedule": "1f1b", "loops": "1"},
-     "1f1b --pp 4 --loops 1 --microbatches 8 --model bert-6.6b --cluster dgx1-v100 --tp 2"),
+      "schedule": "1f1b", "loops": "1", "sharding": "none", "forward": "3"},
+     "1f1b --model bert-6.6b --cluster dgx1-v100 --pp 4 --loops 1 --microbatches 16 --tp 2"),
 ]
 WRONG = [
     ({"schedule": ""}, "schedule"), ({"schedule": "none-such"}, "schedule"),
     ({"beside": "none-such"}, "beside"), ({"model": "none-such"}, "model"),
     ({"cluster": "my.toml"}, "cluster"), ({"profile": "my.toml"}, "profile"), ({"pp": "0"}, "pp"),
-    ({"pp": 2}, "pp"), ({"forward": "-1"}, "forward"), ({"pp_overlap": "maybe"}, "pp_overlap"),
-    ({"loops": "eat"}, "loops"), ({"model": "bert-6.6b"}, "cluster"),
+    ({"pp": 2}, "pp"), ({"costs": "abstract", "forward": "-1"}, "forward"),
+    ({"pp_overlap": "maybe"}, "pp_overlap"), ({"loops": "eat"}, "loops"),
+    ({"costs": "no"}, "costs"), ({"model": ""}, "model"), ({"cluster": ""}, "cluster"),
 ]
 # fmt: on
 
@@ -120,7 +132,10 @@ def test_a_wrong_choice_is_named(choices: dict[str, Any], field: str) -> None:
 
 def test_orders_decide_what_is_left_open() -> None:
     orders = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
-    [experiment] = chosen({"orders": orders, "beside": ""}).experiments
+    [experiment] = chosen({"costs": "abstract", "orders": orders, "beside": ""}).experiments
     assert (experiment.pp, experiment.microbatches) == (2, 2)
     with pytest.raises(InvalidConfiguration):
-        _ = [each.graph() for each in chosen({"orders": orders, "pp": "3"}).experiments]
+        _ = [
+            each.graph()
+            for each in chosen({"costs": "abstract", "orders": orders, "pp": "3"}).experiments
+        ]

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import bfpp
-from bfpp.api.kernels import load_traces
-from bfpp.api.stragglers import JobExplanation
+from bfpp.api.recorded.kernels import load_traces
+from bfpp.api.recorded.stragglers import JobExplanation
 from bfpp.commands import search
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits

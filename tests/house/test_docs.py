@@ -147,8 +147,8 @@ def test_the_reference_has_every_command_with_every_option(bfpp):
     for command in COMMANDS:
         page = pages[f"{commands.FOLDER}/{command}.md"]
         assert f"({command}.md)" in pages[f"{commands.FOLDER}/index.md"]
-        _, told, _ = bfpp(command, "--help")
-        options = set(re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", told, re.MULTILINE))
+        _, told, _ = bfpp(command, "--help", "all")
+        options = set(re.findall(r"^ +(?:-h .*, )?(--[a-z][\w-]*)", told, re.MULTILINE))
         assert options
         assert all(option in page for option in options)
 

@@ -19,8 +19,9 @@ import pytest
 from tests.helpers import ROOT
 
 ALONE = {
-    # argparse lists no parser's options, breaks no help into lines, and has no type of a group.
-    "_actions", "_option_string_actions", "_split_lines", "_ActionsContainer", "_ArgumentGroup",
+    # argparse lists no parser's options or groups, fits no lists into lines, has no type of groups.
+    "_actions", "_option_string_actions", "_action_groups", "_group_actions", "_split_lines",
+    "_fill_text", "_ActionsContainer", "_ArgumentGroup",
     # torch says for no tensor whether it was written to, or whose memory it has.
     "_version", "_cdata",
     # It sees operators by this module alone, with what they write to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import json
+import pickle
 import re
 from dataclasses import replace
 from importlib import import_module, metadata
@@ -77,7 +78,13 @@ def test_a_sweep_has_a_record_for_each_combination():
     ]  # fmt: skip
     assert [("refused" in each) for each in records] == [True, False, True, False]
     alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
-    assert records[3]["step_time"] == alone["step_time"]
+    assert records[3]["step_time"] == records[3].step_time == alone["step_time"]
+    assert (
+        records[1].experiment.record
+        == base.changed(pp=2, schedule="depth-first", sequence=3).record
+    )
+    with pytest.raises(AttributeError, match="the row has no 'mfu'; it has schedule, "):
+        records[1].mfu  # noqa: B018
     plain = json.loads(json.dumps(records))  # as pandas.DataFrame takes them
     assert plain == records
 
@@ -97,6 +104,61 @@ def test_a_search_finds_what_the_command_finds():
         units_per_stage=records[0]["units_per_stage"], **values,
     )  # fmt: skip
     assert bfpp.predict(best).record["step_time"] == records[0]["step_time"]
+    assert {each.fits for each in records} == {True}
+
+
+@pytest.mark.parametrize("more", [{}, {"gather_per": ["step"], "recompute": ["full", "1"]}])
+def test_a_row_of_a_search_is_an_experiment_to_go_on_with(more):
+    small = replace(bfpp.load_model("mixtral-8x22b"), layers=4, name="small")
+    schedules = ["breadth-first", "depth-first", "1f1b", *([] if more else ["zb-h1"])]
+    rows = bfpp.search(small, "dgx-h100", 4, 8, schedules=schedules, **more)
+    assert {each.schedule for each in rows} == {*schedules}
+    for row in rows[:: max(1, len(rows) // 24)]:
+        assert bfpp.simulate(row.experiment).step_time == pytest.approx(row.step_time, rel=1e-12)
+
+
+def test_rows_are_a_table_of_other_libraries():
+    base = bfpp.Experiment("1f1b", model="bert-6.6b", cluster="dgx1-v100", tp=2)
+    rows = bfpp.sweep(base, pp=[4, 8, 64])
+    columns = rows.columns
+    assert columns["pp"] == [4, 8, 64]
+    assert columns["mfu"][:2] == [rows[0].mfu, rows[1].mfu]
+    assert columns["memory_parts_gb.weights"][2] is None
+    assert columns["refused"][:2] == [None, None]
+    assert "64" in columns["refused"][2]
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    page = rows._repr_html_()
+    assert all(f"<td>{each}</td>" in page for each in ("pp", "mfu", "8", f"{rows[0].mfu:.4g}"))
+    arrow = pytest.importorskip("pyarrow")
+    assert arrow.RecordBatchReader.from_stream(rows).read_all().to_pydict() == columns
+    pandas = pytest.importorskip("pandas")
+    frame = rows.to_pandas()
+    assert frame["step_time"].tolist()[:2] == [rows[0].step_time, rows[1].step_time]
+    assert isinstance(frame, pandas.DataFrame)
+    assert "fits" in dir(rows[0])
+
+
+def test_rows_are_read_by_polars():
+    polars = pytest.importorskip("polars")
+    rows = bfpp.sweep(bfpp.Experiment("1f1b", microbatches=8), pp=[2, 4])
+    for frame in (polars.DataFrame(rows), polars.from_dataframe(rows)):
+        assert frame["step_time"].to_list() == [27.0, 33.0]
+
+
+NUMBERS = ("step_time", "bubble", "mfu", "hfu", "memory_largest_gb", "memory_reserved_gb")
+
+
+def test_a_prediction_has_its_numbers_as_attributes():
+    base = bfpp.Experiment("gpipe", pp=4, microbatches=16, model="bert-6.6b", cluster="dgx1-v100")
+    for tp, fits in ((1, False), (8, True)):
+        prediction = bfpp.simulate(base.changed(tp=tp))
+        record = prediction.record
+        assert [getattr(prediction, name) for name in NUMBERS] == [record[name] for name in NUMBERS]
+        assert prediction.fits == (not record["missing_gb"]) == fits
+    with pytest.raises(bfpp.InvalidConfiguration, match="model: must be given, and a cluster"):
+        bfpp.simulate(bfpp.Experiment("gpipe")).mfu  # noqa: B018
+    with pytest.raises(bfpp.InvalidConfiguration, match="costs: must be given with a graph"):
+        bfpp.simulate(bfpp.Experiment("gpipe").graph())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bfpp.api.stragglers import JobExplanation
+from bfpp.api.recorded.stragglers import JobExplanation
 from bfpp.reports.jobs.verdict import SLOWDOWN_COLUMNS, TITLES, slowdown_rows, verdict
 from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.operations.operations import Operation

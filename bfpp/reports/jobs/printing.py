@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from bfpp.api.stragglers import JobExplanation, load_job
+from bfpp.api.recorded.stragglers import JobExplanation, load_job
 from bfpp.options import shared
 from bfpp.reports.jobs.verdict import SLOWDOWN_COLUMNS, TITLES, slowdown_rows, verdict
 from bfpp.schedules import InvalidConfiguration, InvalidInput

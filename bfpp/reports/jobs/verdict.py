@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bfpp.api.stragglers import JobExplanation
+from bfpp.api.recorded.stragglers import JobExplanation
 from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.printing import counted
 from bfpp.traces.stragglers.patterns import DifferentStep, Pattern, pattern

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from bfpp.api.kernels import TracedRank, TraceExplanation, load_traces
+from bfpp.api.recorded.kernels import TracedRank, TraceExplanation, load_traces
 from bfpp.options import shared
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration

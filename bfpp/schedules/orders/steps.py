@@ -41,22 +41,38 @@ PACKED = struct.Struct("=bii?")
 
 
 def forward(stage: int, microbatch: int) -> Step:
-    """The forward pass of one micro-batch through one stage."""
+    """The forward pass of one micro-batch through one stage.
+
+    >>> forward(stage=0, microbatch=3)
+    (0, 0, 3, False)
+    """
     return (0, stage, microbatch, False)
 
 
 def backward(stage: int, microbatch: int) -> Step:
-    """The whole backward pass: gradients of the input and of the weights."""
+    """The whole backward pass: gradients of the input and of the weights.
+
+    >>> backward(stage=0, microbatch=3)
+    (1, 0, 3, False)
+    """
     return (1, stage, microbatch, False)
 
 
 def backward_input(stage: int, microbatch: int) -> Step:
-    """The input half of a backward pass: the stage before waits for it."""
+    """The input half of a backward pass: the stage before waits for it.
+
+    >>> backward_input(stage=0, microbatch=3)
+    (2, 0, 3, False)
+    """
     return (2, stage, microbatch, False)
 
 
 def backward_weight(stage: int, microbatch: int) -> Step:
-    """The weight half of a backward pass: only the reduction of gradients waits for it."""
+    """The weight half of a backward pass: only the reduction of gradients waits for it.
+
+    >>> backward_weight(stage=0, microbatch=3)
+    (3, 0, 3, False)
+    """
     return (3, stage, microbatch, False)
 
 

@@ -273,7 +273,7 @@ class Experiment(ParsedValues):
             dividing = ["tp", "cp"]
             if not self.is_uneven:
                 dividing += ["ep", "microbatch_size", *([] if self.hybrid else ["dp"])]
-            for name in (*of_group(PHYSICAL), *dividing):
+            for name in (*of_group(*PHYSICAL), *dividing):
                 if getattr(self, name) != DEFAULTS[name]:
                     raise InvalidConfiguration(name, "needs --model and --cluster too")
             return AbstractCosts(**given)
@@ -326,7 +326,7 @@ class Experiment(ParsedValues):
 
     def _profiled(self, profile: ProfiledCosts | str, given: Mapping[str, float]) -> ProfiledCosts:
         """The costs of a profile, which says all that other values could say of costs."""
-        for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep"):
+        for name in (*given, *of_group(*PHYSICAL), "tp", "cp", "ep"):
             if getattr(self, name) != DEFAULTS[name]:
                 raise InvalidConfiguration(name, "cannot be combined with --profile")
         from bfpp.sim.costs.measured_profile import load_profile

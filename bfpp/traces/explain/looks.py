@@ -91,7 +91,7 @@ LOOKS = Table(
     {
         Operation.FORWARD: Look(Tone(214, 0.68, 0.40, 0.76), TextMark("", "-", " ", "-_")),
         Operation.BACKWARD: Look(Tone(28, 0.86, 0.42, 0.74), TextMark("[", " ", "]", "=:")),
-        Operation.BACKWARD_INPUT: Look(Tone(28, 0.86, 0.42, 0.74), TextMark("[", " ", "]", "=:")),
+        Operation.BACKWARD_INPUT: Look(Tone(46, 0.88, 0.38, 0.70), TextMark("[", " ", "]", "=:")),
         Operation.BACKWARD_WEIGHT: Look(Tone(165, 0.50, 0.38, 0.68), TextMark("{", " ", "}", "~,")),
         Operation.TRANSFER_ACTIVATIONS: Look(
             Tone(200, 0.28, 0.58, 0.80), TextMark(">", "-", " ", ">"), Cause.TRANSFER
@@ -118,10 +118,10 @@ LOOKS = Table(
             Tone(12, 0.48, 0.40, 0.40), TextMark("=", " ", "=", "%"), Cause.TIED
         ),
         Operation.EXPERT_DISPATCH: Look(
-            Tone(52, 0.60, 0.42, 0.72), TextMark("/", " ", "/", "/"), Cause.EXPERT
+            Tone(68, 0.50, 0.36, 0.66), TextMark("/", " ", "/", "/"), Cause.EXPERT
         ),
         Operation.EXPERT_COMBINE: Look(
-            Tone(80, 0.42, 0.40, 0.68), TextMark("\\", " ", "\\", "\\"), Cause.EXPERT
+            Tone(96, 0.38, 0.38, 0.66), TextMark("\\", " ", "\\", "\\"), Cause.EXPERT
         ),
         Operation.OFFLOAD: Look(
             Tone(186, 0.46, 0.40, 0.70), TextMark("'", "'", "'", "'"), Cause.HOST

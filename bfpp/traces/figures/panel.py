@@ -17,10 +17,11 @@ class Panel:
     """One timeline of several, with a title such as `(a) GPipe: large bubble`.
 
     `streams` are those that a figure for print draws. On a page, `subtitle` is a line below
-    the title; `summary` holds (label, value) pairs, the panel's key numbers as they are to be
-    read; `waits` are the idle stretches that a click explains, `critical_path` the tasks that
-    a switch outlines, `causes` the seconds of the mean rank's step by what they go to. `memory`
-    has each rank's memory over time, in `memory_unit`.
+    the title; `headline` has what decides, in a few words each, the first of which is an alarm if
+    the panel `falls_short`; `summary` holds (label, value) pairs, the panel's key numbers as they
+    are to be read; `waits` are the idle stretches that a click explains, `critical_path` the tasks
+    that a switch outlines, `causes` the seconds of the mean rank's step by what they go to.
+    `memory` has each rank's memory over time, in `memory_unit`.
 
     >>> import bfpp
     >>> predicted = bfpp.predict(bfpp.Experiment("gpipe", pp=2))
@@ -38,3 +39,5 @@ class Panel:
     memory: tuple[MemoryCurve, ...] = ()
     memory_unit: str = "GiB"
     streams: Collection[Stream] = COMPUTE_AND_DATA
+    headline: tuple[str, ...] = ()
+    falls_short: bool = False

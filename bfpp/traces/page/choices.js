@@ -23,18 +23,22 @@ function followChoices(said) {
   return ask();
 }
 
-// A model sets its defaults for fields that are not chosen.
-function bringAlong(field) {
-  if (field.name !== "model" || !field.value) return;
-  for (const [name, value] of Object.entries(choices.models[field.value] ?? {})) {
-    const other = find(`#choice-${name}`);
-    if (other && !other.value) other.value = value;
-  }
+// The tabs of the form, for the kinds of costs; what is chosen is a field like others.
+function tabsOf(titles) {
+  const field = element("input", { type: "hidden", name: "costs", id: "choice-costs" });
+  const tabs = Object.entries(titles).map(([costs, title]) => element("button", {
+    type: "button", value: costs, onclick: () => {
+      field.value = costs;
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    } }, title));
+  return element("div", { className: "tabs" }, field, ...tabs);
 }
 
-// Shows the fields that apply to the chosen costs: a model's, or abstract ones.
+// Shows the fields of the chosen tab: of a model, or of abstract costs.
 function showWhatCounts() {
-  const costs = find("#choice-model").value ? "model" : "abstract";
+  const costs = find("#choice-costs").value;
+  for (const tab of find(".tabs").querySelectorAll("button"))
+    tab.setAttribute("aria-pressed", `${tab.value === costs}`);
   for (const { name, costs: only } of choices.groups.flatMap(({ fields }) => fields))
     find(`#choice-${name}`).closest(".control").hidden = Boolean(only) && only !== costs;
   for (const group of find(".choices").querySelectorAll("details"))
@@ -56,10 +60,10 @@ function fillIn(said) {
 }
 
 // A control with its label; a number of known range also has a slider.
-function controlOf({ name, title, help, kind, choices, least, most, step }) {
+function controlOf({ name, title, help, kind, choices, unsaid, least, most, step }) {
   const id = `choice-${name}`, described = `${help}.`;
   const field = choices ? element("select", {}, ...choices.map((each) =>
-    element("option", { value: each, textContent: each || "none" })))
+    element("option", { value: each, textContent: each || unsaid })))
     : kind === "orders" ? element("textarea", { rows: 3, spellcheck: false, placeholder: "0F0,0F1,…" })
       : kind === "flag" ? element("input", { type: "checkbox" })
         : element("input", kind === "text" ? {} : { type: "number", min: least ?? 0, step: step ?? "any" });
@@ -86,13 +90,13 @@ function setUpChoices(content) {
       download(new Blob([text]), `${name}.toml`))],
     ["Command line", () => { find(".command").hidden = !find(".command").hidden; }],
   ].map(([words, onclick]) => element("button", { type: "button", onclick }, words));
-  find(".choices").append(...groups, element("p", { className: "saving" }, ...saved,
+  find(".choices").append(tabsOf(choices.tabs), ...groups,
+    ...(choices.note ? [element("p", { className: "note" }, choices.note)] : []), element("p", { className: "saving" }, ...saved,
     element("code", { className: "command", hidden: true, tabIndex: 0 })));
   find(".choices").hidden = false;
   document.body.classList.add("exploring");
   fillIn(choices.defaults);
-  find(".choices").addEventListener("input", ({ target }) => {
-    bringAlong(target);
+  find(".choices").addEventListener("input", () => {
     showWhatCounts();
     ask().then(linkLater);
   });

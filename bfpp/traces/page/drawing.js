@@ -2,7 +2,7 @@
 
 const TICK = 110; // pixels between ticks, at least
 const LABEL = 56; // pixels that a tick's label takes, about: at the right end it is drawn within
-const SMALLEST = 7.5; // height of letters in pixels
+const SMALLEST = 6; // height of letters in pixels
 const TALL = 720; // a panel higher than this has a second time axis, on top
 const NARROW = 640; // a page narrower than this names ranks alone, and briefly
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
@@ -79,7 +79,7 @@ function drawTasks(panel, pen, row, { view: [from, to], width, top, look }) {
   const pixels = Math.round(width * pen.scale), pixel = (to - from) / pixels;
   const { line, wide } = paintRow(panel, row, from, pixel, pixels);
   pen.row(panel.left, top, row.height, line, look);
-  for (const [task, begin, end] of wide) {
+  for (const [task, begin, end] of passesOf(panel, wide)) {
     const room = (end - begin) / pen.scale, [label, digits, counts] = labelOf(panel, task);
     const letters = Math.min(12, row.height - 3, (room - 4) / (digits * 0.6));
     if (letters < SMALLEST || !label) continue;
@@ -87,6 +87,15 @@ function drawTasks(panel, pen, row, { view: [from, to], width, top, look }) {
     pen.text(label, x, top + row.height / 2 + 0.5, letters, "center", colour);
     panel.counted.add(counts);
   }
+}
+
+// Tasks by pass: it has one number, as in figures for print.
+function passesOf(panel, wide) {
+  const passes = [];
+  for (const task of wide)
+    if (carriesOn(panel, passes.at(-1), task)) passes.at(-1)[2] = task[2];
+    else passes.push([...task]);
+  return passes;
 }
 
 // A task's label, the digits for which there must be room (the same in the whole row), and the kind

@@ -1,4 +1,4 @@
-// The numbers of each timeline, from the start and above all pictures, side by side.
+// The numbers of each timeline, side by side, folded below all pictures.
 
 function rowsOf(entries) {
   const labels = [...new Set(entries.flatMap((pairs) => pairs.map(([label]) => label)))];
@@ -28,6 +28,6 @@ function writeNumbers() {
   const head = element("thead", {}, element("tr", {}, element("td"), ...heads));
   const tables = known.length > 1 ? [[head, ...groups]]
     : groups.map((group) => [group]);
-  find(".numbers").hidden = !groups.length;
+  find(".tables").hidden = !groups.length;
   find(".numbers").replaceChildren(...tables.map((parts) => element("table", {}, ...parts)));
 }

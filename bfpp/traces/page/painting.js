@@ -9,6 +9,8 @@
 
 const IDLE = 0, SEAM = 1; // in place of paints: nothing runs, and the end of a wide task
 const SEAM_FROM = 5; // pixels of a task from which on it has one
+const WHITE = 0xffffffff, INNER_SEAM = 0.35; // share of white in the seam between units of a pass
+const TOUCHING = 0.5; // pixels between the tasks of one pass, at most
 const FAINT = 1 / 8; // share of a pixel below which a mixture would hide a task
 const FRAME = 1.5; // width of a frame's line in pixels, inside its box
 
@@ -38,6 +40,12 @@ function mix({ paints, seconds }, at, paint, more) {
   paints[at] = paints[at] === IDLE ? paint : mixed(paints[at], paint, more / seconds[at]);
 }
 
+// Whether a task goes on with the pass before it: of one micro-batch, through the next unit.
+const carriesOn = (panel, before, [task, left]) => Boolean(before) && left - before[2] < TOUCHING
+  && panel.lanes[panel.lane[task]].size === "compute"
+  && panel.operation[task] === panel.operation[before[0]]
+  && panel.microbatch[task] === panel.microbatch[before[0]];
+
 // The paints of a row of pixels, and its wide tasks as [task, left, right] in pixels.
 function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
   const line = new Uint32Array(pixels).fill(IDLE), wide = [];
@@ -57,6 +65,8 @@ function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
     if (right - left < SEAM_FROM) return share(paint, (right - left) * pixel, left, right);
     const begin = Math.max(0, Math.round(left)), end = Math.min(pixels, Math.round(right));
     line.fill(paint, begin, end);
+    if (begin > seam && line[begin - 1] === SEAM && carriesOn(panel, wide.at(-2), wide.at(-1)))
+      line.fill(mixed(paint, WHITE, INNER_SEAM), begin - seam, begin);
     if (right <= pixels) line.fill(SEAM, end - seam, end);
   };
   const mark = (paint, seconds, left, right) => {

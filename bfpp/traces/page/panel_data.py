@@ -84,6 +84,8 @@ def timeline_data(panel: Panel) -> dict[str, Any]:
     return {
         "title": panel.title,
         "subtitle": panel.subtitle,
+        "headline": panel.headline,
+        "fallsShort": panel.falls_short,
         "summary": panel.summary,
         "times": packed(_times(panel.timeline)),
         "waits": packed(_waits(panel.waits, panel.timeline.first_start)),

@@ -29,12 +29,16 @@ function replay({ lane, peerLane, lanes, dependency, dependencyStart }, seconds)
   return { start, criticalPath: criticalPath.reverse() };
 }
 
+// The chosen model, or nothing where costs are abstract.
+const modelOf = ({ costs, model }) => (costs === "model" ? model : "");
+
 const isOpening = (values) =>
   choices.costs.every((name) => Number(values[name]) === Number(choices.defaults[name]));
 
 // A listed step: with the engine's times, or replayed with the chosen costs.
 async function timelineOf(step, values) {
-  if (values.model || isOpening(values)) return load({ ...step, ...step.known[values.model] });
+  const model = modelOf(values);
+  if (model || isOpening(values)) return load({ ...step, ...step.known[model] });
   const panel = await unpacked(step);
   const costs = choices.costs.map((name) => Number(values[name]));
   const prices = step.shares.map((shares) =>
@@ -47,8 +51,10 @@ async function timelineOf(step, values) {
   for (let task = 0; task < panel.lane.length; task++)
     if (isCompute[panel.lane[task]]) busy += panel.duration[task];
   const bubble = busy ? (panel.length * panel.ranks) / busy - 1 : 0;
+  const ratio = `${(100 * bubble).toFixed(1)}%`;
+  panel.headline = [`${inWords(panel.length, 4)} a step`, `bubble ratio ${ratio}`];
   panel.summary = [
-    ["step time", inWords(panel.length, 4)], ["bubble ratio, all idle / compute", `${(100 * bubble).toFixed(1)}%`],
+    ["step time", inWords(panel.length, 4)], ["bubble ratio, all idle / compute", ratio],
     ...panel.summary, ["tasks", panel.lane.length.toLocaleString("en")],
   ];
   return panel;
@@ -79,10 +85,10 @@ async function replayedAnswer(chosen) {
       .map((name) => (name === "schedule" ? schedule : values[name])).join(" ")]);
   const missing = names[steps.findIndex((step) => !step)];
   if (missing) return { wrong: { reason: `${missing} does not support these sizes` } };
-  const { model } = values;
+  const model = modelOf(values);
   if (!steps.every(({ known }) => model in known)) {
-    const sizes = Object.entries(choices.withModels).map(([name, value]) => `${name} ${value}`);
-    return { wrong: { field: "model", reason: `listed for ${sizes.join(", ")}` } };
+    const sizes = Object.entries(choices.cases).map(([name, each]) => `${name} ${each.join(" or ")}`);
+    return { wrong: { field: "model", reason: `is predicted for ${sizes.join(", ")}` } };
   }
   const timelines = await Promise.all(steps.map((step) => timelineOf(step, values)));
   const lead = verdict(timelines.map(({ length }, at) =>

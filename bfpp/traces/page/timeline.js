@@ -59,7 +59,9 @@ function redraw() {
 }
 
 function addPanel(panel) {
-  const words = [element("h2", {}, panel.title)];
+  const words = panel.title === find("h1").textContent ? [] : [element("h2", {}, panel.title)];
+  if (panel.headline.length) words.push(element("p", { className: "headline" }, ...panel.headline
+    .map((each, at) => element("span", { className: panel.fallsShort && !at ? "short" : "" }, each))));
   if (panel.subtitle) words.push(element("p", { className: "subtitle" }, panel.subtitle));
   panel.canvas = element("canvas");
   panel.canvas.setAttribute("aria-hidden", "true");

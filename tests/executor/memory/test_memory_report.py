@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.api.run_memory import predicted_memory
+from bfpp.api.running.run_memory import predicted_memory
 from bfpp.executor.devices.flat_buffers import memory_of
 from bfpp.executor.dispatch.dispatch import ignore
 from bfpp.executor.memory.allocations import Allocations

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bfpp.api.jobs import require_runnable
+from bfpp.api.running.jobs import require_runnable
 from bfpp.options.experiment_file import read_experiment
 from bfpp.schedules import (
     Communication,

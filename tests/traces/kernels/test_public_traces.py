@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bfpp.api.kernels import load_traces
+from bfpp.api.recorded.kernels import load_traces
 from bfpp.schedules import InvalidInput
 
 TABLE = json.loads(Path(__file__).with_name("hta_answers.json").read_text())

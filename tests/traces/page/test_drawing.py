@@ -27,6 +27,8 @@ def test_a_page_tells_its_numbers_and_draws_every_task(opened: Callable[..., Pag
     page = opened(
         Panel("breadth-first", shown, "four ranks", (("bubble", "9.4 %"),), causes=(("drain", 1),))
     )
+    assert "9.4 %" not in page.find("body").text
+    page.find(".tables summary").click()
     words = page.find("body").text
     for expected in ("A sentence.", "breadth-first", "four ranks", "Bubble", "9.4 %", "Drain"):
         assert expected in words
@@ -47,6 +49,30 @@ def test_labels_are_drawn_where_they_fit(opened: Callable[..., Page]) -> None:
     assert not {"17", "31"} & set(page.get(written))
     page.settle("bfpp.show(0, 0.05)")
     assert {"0", "17", "31"} <= set(page.get(written))
+
+
+@in_browser
+def test_a_pass_through_several_units_has_one_number(opened: Callable[..., Page]) -> None:
+    """As in figures for print; and the seams between its units are faint."""
+    shown = timeline("1f1b", Layout(2, 3, units_per_stage=2), AbstractCosts())
+    page = opened(Panel("", shown))
+    svg = page.get("bfpp.pictureAsSvg()")
+    written = re.findall(r">(\d)</text>", svg)
+    assert sorted(written) == sorted("012" * 4)
+    colour = fill(Operation.FORWARD, 0, 3)
+    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    faint = bytes(round(each + 0.35 * (255 - each)) for each in channels).hex()
+    assert svg.count(f'fill="#{faint}"') == 2  # one on each rank
+
+
+@in_browser
+def test_what_decides_stands_above_the_picture(opened: Callable[..., Page]) -> None:
+    said = ("does not fit: 93 of 80 GiB", "MFU 40%")
+    page = opened(Panel("A", small(), headline=said, falls_short=True), title="A")
+    assert page.find("main section > p").text.split("\n") == [*said]
+    assert not page.driver.find_elements("css selector", "h2")  # the page's title says it
+    assert page.find(".headline .short").text == said[0]
+    assert page.get("document.querySelector('figure').getBoundingClientRect().top") < 300
 
 
 @in_browser
@@ -227,10 +253,12 @@ def test_redraws_that_pile_up_are_done_once(opened: Callable[..., Page]) -> None
 @in_browser
 def test_hostile_text_is_only_text(opened: Callable[..., Page]) -> None:
     shown = small()
-    page = opened(Panel(HOSTILE, shown, HOSTILE, ((HOSTILE, HOSTILE),)), title=HOSTILE)
-    assert page.driver.title == re.sub(r"\s+", " ", HOSTILE)
-    for selector in ("h1", "h2", ".subtitle", ".numbers td:last-child"):
-        assert page.find(selector).text == HOSTILE
+    panel = Panel(HOSTILE, shown, HOSTILE, ((HOSTILE, HOSTILE),), headline=(HOSTILE,))
+    page = opened(panel, Panel("other", shown), title=f"{HOSTILE}!")
+    page.find(".tables summary").click()
+    assert page.driver.title == re.sub(r"\s+", " ", f"{HOSTILE}!")
+    for selector in ("h2", ".headline span", ".subtitle", ".numbers td:nth-child(2)"):
+        assert page.find(selector).text.casefold() == HOSTILE.casefold(), selector
     assert page.point_at(middle_of(shown, int(shown.compute_tasks(0)[0]))).startswith("Forward")
     assert page.get("document.querySelectorAll('body img, body main b').length") == 0
 

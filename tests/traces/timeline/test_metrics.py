@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.traces.rank_times_by_numpy import rank_times_by_numpy
 from bfpp import Experiment
-from bfpp.api.predictions import in_pieces, predict
+from bfpp.api.pieces import in_pieces
+from bfpp.api.predictions import predict
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph.counts import peak_activations

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp import Experiment
-from bfpp.api.predictions import in_pieces, predict
+from bfpp.api.pieces import in_pieces
+from bfpp.api.predictions import predict
 from bfpp.api.saved import SavedTimeline
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE

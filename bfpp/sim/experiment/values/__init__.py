@@ -42,6 +42,6 @@ OPTIONS: dict[str, Option] = {name: each.metadata["option"] for name, each in _o
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in _options().items()}
 
 
-def of_group(group: str) -> list[str]:
-    """The names of a group's values."""
-    return [name for name, option in OPTIONS.items() if option.group == group]
+def of_group(*groups: str) -> list[str]:
+    """The names of the values of these groups."""
+    return [name for name, option in OPTIONS.items() if option.group in groups]

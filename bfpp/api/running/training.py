@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.api.jobs import checked_plan, job_of
-from bfpp.api.run_memory import memory_of_job, require_memory, start_of_job
+from bfpp.api.running.jobs import checked_plan, job_of
+from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
 from bfpp.executor.settings import BackendName, DType, Optimization
 from bfpp.options.run import PRECISIONS

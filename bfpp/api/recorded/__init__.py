@@ -1,0 +1,1 @@
+"""Reports on what was recorded: traces of devices, and jobs with stragglers."""

@@ -1,0 +1,1 @@
+"""Runs that train: the job that options mean, its memory, and training from Python."""
