@@ -30,6 +30,7 @@ from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import Script, read_script
 from bfpp.launchers.torchtitan import reading as torchtitan
+from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.presets.files import read_toml
@@ -202,10 +203,13 @@ def is_torchtitans(program: Program) -> bool:
 
 def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
     """The settings of a file that a command names, under those of the command itself."""
-    own = {
-        {"--module": "launch.module", "--config": "launch.config"}.get(name, name[2:]): words
-        for name, words in program.given.items()
-    }
+    own: dict[str, Words] = {}
+    for name, words in program.given.items():
+        chosen = [match[1] for word in words if (match := CHECKPOINTING.fullmatch(word))]
+        name = {"--module": "launch.module", "--config": "launch.config"}.get(name, name[2:])
+        own[name] = tuple(word for word in words if not CHECKPOINTING.fullmatch(word))
+        if chosen:
+            own["activation_checkpoint.mode"] = (chosen[-1],)
     files = [own.pop(name.removeprefix("--"), ()) for name in (CONFIG_FILE, "--config_file")]
     for words in files:
         for path in words:
@@ -218,13 +222,17 @@ def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) ->
 CONFIG_FILE = "--job.config_file"
 """The option of torchtitan that names a file of settings."""
 
+CHECKPOINTING = re.compile(r"activation[-_]checkpoint:([a-z-]+)")
+"""A word of its command that chooses what is recomputed."""
+
 
 def torchtitan_file(
     source: str, given: Mapping[str, Words], gpus: int | None, further: Iterable[Ignored] = ()
 ) -> LaunchFile:
     """The experiment of torchtitan's settings."""
     plain = {name.replace("-", "_"): words for name, words in given.items()}
-    arguments = Arguments(source, plain, torchtitan.FLAGS)
+    configured = CONFIGURATIONS.get(*plain.get("launch.config", ("",)), {})
+    arguments = Arguments(source, plain, torchtitan.flags_with(configured))
     values = torchtitan.values_of(arguments, gpus)
     ignored = [*arguments.ignored(torchtitan.reason_of), *further]
     return launched("torchtitan", arguments, values, ignored)
