@@ -172,7 +172,7 @@ class _Reader:
         if text is None and program in (*SOURCING, *SHELLS, BATCH):
             files = [self.folder / _UNKNOWN_FOLDER.sub("", field) for field in fields[1:]]
             file = next((each for each in files if exists(each) and each.is_file()), None)
-            text = file and text_of_file(str(file))
+            text = text_of_file(str(file)) if file else None
         if text is None:
             return False
         self.followed += 1

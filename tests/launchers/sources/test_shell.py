@@ -38,7 +38,8 @@ def read(script: str) -> list[list[str]]:
 SCRIPTS = {
     "variables": 'A=1\nB="two words"\nshow $A ${B} "$B" \'$B\' pre$A-"$B"post',
     "defaults": 'A=5\nshow ${A:-6} ${NONE:-7} ${NONE:-"a b"} "${NONE:-a b}" ${NONE-$A}',
-    "arrays": 'A=(--x 1\n  --y "two words" # why\n  --z)\nshow ${A[@]}\nshow "${A[@]}" end "x ${A[*]}"',
+    "arrays": 'A=(--x 1\n  --y "two words" # why\n  --z)\nshow ${A[@]}\nshow "${A[@]}" end',
+    "in one word": 'A=(1 "2 3")\nshow "x ${A[*]}"',
     "appended": 'A=(1)\nA+=(2 "3 4")\nB=ab\nB+=cd\nshow "${A[@]}" $B',
     "continued": "show --a 1 \\\n  --b 2 \\\n  --c",
     "arithmetic": "N=4\nM=$((N * 2 + 1))\nshow $M $((M / 2 - -1)) $(($N*(2+3)%7))",
@@ -141,7 +142,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_files_that_are_sourced_and_texts_that_a_shell_runs_are_read(tmp_path: Path) -> None:
     (tmp_path / "model.sh").write_text("MODEL=(--num-layers 4\n)\nshow sourced\n")
     (tmp_path / "step.sh").write_text(
-        '#SBATCH --ntasks-per-node=8\nsrun -l bash -x -c "show ${MODEL[@]}"\n'
+        '#SBATCH --ntasks-per-node=8\nsrun -l bash -x -c "show ${MODEL[*]}"\n'
     )
     script = (
         ". `pwd`/model.sh\n"
