@@ -173,10 +173,10 @@ class _Reader:
             files = [self.folder / _UNKNOWN_FOLDER.sub("", field) for field in fields[1:]]
             file = next((each for each in files if exists(each) and each.is_file()), None)
             text = text_of_file(str(file)) if file else None
+            self.batch += _batch_words(text or "")
         if text is None:
             return False
         self.followed += 1
-        self.batch += _batch_words(text)
         self.batch += fields[1:] if program == BATCH else []
         first = len(self.commands)
         self.nested.append(line)

@@ -166,7 +166,7 @@ def test_files_that_are_sourced_and_texts_that_a_shell_runs_are_read(tmp_path: P
     assert [each.words[0] for each in found.commands if "nowhere.sh" in each.words[-1]] == [
         "source"
     ]
-    assert found.batch == ("--ntasks-per-node=8", "--nodes=4", "step.sh", "--gres=gpu:4")
+    assert found.batch == ("--gres=gpu:4", "--ntasks-per-node=8", "--nodes=4", "step.sh")
     assert [each.line for each in found.commands if "show" in each.words][:2] == [1, 4]
 
 
