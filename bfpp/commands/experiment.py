@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from bfpp.launchers.frameworks import FRAMEWORKS, framework_config
+from bfpp.launchers.releases import add_release_argument
 from bfpp.options import shared
 from bfpp.options.experiment_file import comments_for_others, experiment_text
 from bfpp.terminal.formats import EXPERIMENT
@@ -26,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
         help="print an experiment file, a Megatron-LM command, or torchtitan settings, and what "
         "these cannot express (default: bfpp)",
     )
+    add_release_argument(parser)
     add_output(parser, "--out", [EXPERIMENT], "write it to a file that can be given as SCHEDULE")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -38,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
     text = experiment_text(experiment)
     if experiment.physical:
         text += comments_for_others(experiment)
-    config = None if options.format == "bfpp" else framework_config(experiment, options.format)
+    config = None
+    if options.format != "bfpp":
+        config = framework_config(experiment, options.format, options.release)
     if options.json:
         print_json(experiment.record | ({options.format: config._asdict()} if config else {}))
     else:

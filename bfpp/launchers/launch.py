@@ -37,14 +37,22 @@ UNCLIPPED = (
 
 
 class FrameworkConfig(NamedTuple):
-    """A framework's command or settings, and a sentence for each thing that they cannot express."""
+    """A framework's command or settings, and a sentence for each thing that they cannot express.
+
+    `release` is the one that they are written for, and why.
+    """
 
     text: str
     missing: tuple[str, ...]
+    release: str = ""
 
     def __str__(self) -> str:
         """The text, below comments that list settings to add, and inexpressible values."""
-        comments = [f"add: {YOURS}", *(f"no equivalent: {each}" for each in self.missing)]
+        comments = [
+            f"for {self.release}",
+            f"add: {YOURS}",
+            *(f"no equivalent: {each}" for each in self.missing),
+        ]
         return "".join(f"# {each}\n" for each in comments) + self.text
 
 

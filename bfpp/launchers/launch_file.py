@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words
+from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words, shortened
 from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
@@ -30,6 +30,7 @@ from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import Script, read_script
 from bfpp.launchers.torchtitan import reading as torchtitan
+from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.presets.files import read_toml
@@ -48,6 +49,10 @@ QUIET = (
 """Commands that prepare a run; they are named, as they may set what a script reads."""
 
 MAY_SET = ("source", ".", "module")
+
+TRAINS = re.compile("train|tune")
+OTHERWISE = re.compile("generat|inference|server|convert|preprocess|export|eval|prompt|msdp")
+"""Parts of the names of programs that train, and that do something else."""
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -97,6 +102,10 @@ def _command(text: str) -> LaunchFile:
 
 def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
     """The experiment of a program's settings; words that are none are named."""
+    other = OTHERWISE.search(program.name)
+    if other and not TRAINS.search(program.name):
+        reason = f"{source}: {program.name} trains nothing, by its name ({other[0]})"
+        raise InvalidConfiguration(FIELD, reason)
     stray = [
         Ignored(word, "", True, "a word that is no flag, nor the value of one")
         for word in program.others
@@ -119,8 +128,11 @@ def _script(path: str) -> LaunchFile:
     ]
     if not launches:
         reason = f"{path} has no command that trains, as torchrun ... pretrain_gpt.py does"
+        if script.left_out:
+            line, text = script.left_out[-1]
+            reason += f", but where it depends on what runs: line {line}, {shortened(text)}"
         raise InvalidConfiguration(FIELD, reason)
-    trains = [each for each in launches if re.search("train|tune", each[1].name)]
+    trains = [each for each in launches if TRAINS.search(each[1].name)]
     chosen, program = (trains or launches)[-1]
     if program.gpus is None:
         program = program._replace(gpus=batch_gpus(script.batch))
@@ -202,10 +214,13 @@ def is_torchtitans(program: Program) -> bool:
 
 def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
     """The settings of a file that a command names, under those of the command itself."""
-    own = {
-        {"--module": "launch.module", "--config": "launch.config"}.get(name, name[2:]): words
-        for name, words in program.given.items()
-    }
+    own: dict[str, Words] = {}
+    for name, words in program.given.items():
+        chosen = [match[1] for word in words if (match := CHECKPOINTING.fullmatch(word))]
+        name = {"--module": "launch.module", "--config": "launch.config"}.get(name, name[2:])
+        own[name] = tuple(word for word in words if not CHECKPOINTING.fullmatch(word))
+        if chosen:
+            own["activation_checkpoint.mode"] = (chosen[-1],)
     files = [own.pop(name.removeprefix("--"), ()) for name in (CONFIG_FILE, "--config_file")]
     for words in files:
         for path in words:
@@ -218,13 +233,17 @@ def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) ->
 CONFIG_FILE = "--job.config_file"
 """The option of torchtitan that names a file of settings."""
 
+CHECKPOINTING = re.compile(r"activation[-_]checkpoint:([a-z-]+)")
+"""A word of its command that chooses what is recomputed."""
+
 
 def torchtitan_file(
     source: str, given: Mapping[str, Words], gpus: int | None, further: Iterable[Ignored] = ()
 ) -> LaunchFile:
     """The experiment of torchtitan's settings."""
     plain = {name.replace("-", "_"): words for name, words in given.items()}
-    arguments = Arguments(source, plain, torchtitan.FLAGS)
+    configured = CONFIGURATIONS.get(" ".join(plain.get("launch.config", ())), {})
+    arguments = Arguments(source, plain, torchtitan.flags_with(configured))
     values = torchtitan.values_of(arguments, gpus)
     ignored = [*arguments.ignored(torchtitan.reason_of), *further]
     return launched("torchtitan", arguments, values, ignored)

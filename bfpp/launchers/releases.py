@@ -13,11 +13,14 @@ NEWEST = {"torch": (2, 15), "torchtitan": (0, 3), "megatron-core": (0, 20)}
 _NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})\b.*")
 
 
+Number = tuple[int, int]
+
+
 class Release(NamedTuple):
     """A release of a package, and why it is this one."""
 
     package: str
-    number: tuple[int, int]
+    number: Number
     why: str
 
     @property
@@ -40,13 +43,13 @@ def add_release_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _number(text: str) -> tuple[int, int]:
+def _number(text: str) -> Number:
     if (match := _NUMBER.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"must be a release, such as 2.15, not {text!r}")
     return int(match[1]), int(match[2])
 
 
-def release_of(package: str, asked: tuple[int, int] | None) -> Release:
+def release_of(package: str, asked: Number | None) -> Release:
     """The release to write for."""
     if asked is not None:
         return Release(package, asked, "as asked for")

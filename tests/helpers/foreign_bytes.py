@@ -334,7 +334,7 @@ def _torchtitan() -> list[bytes]:
         "interleaved", **STEP, loops=2, model="llama3-8b", cluster="dgx-h100", dp=2,
         sharding="full",
     )  # fmt: skip
-    return [framework_config(experiment, "torchtitan").text.encode()]
+    return [framework_config(experiment, "torchtitan", (0, 2)).text.encode()]
 
 
 def _command(text: str) -> object:

@@ -34,7 +34,7 @@ class _StandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn()
+        return _stand_in(name)
 
     def __instancecheck__(self, _: object) -> bool:
         return False
@@ -43,6 +43,11 @@ class _StandIn:
         return self
 
     __ror__ = __or__
+
+
+def _stand_in(name: str) -> Any:
+    """A class for the name of a class, which others may inherit from beside their own."""
+    return type(name, (), {"__init__": _StandIn.__init__}) if name[0].isupper() else _StandIn()
 
 
 class _Missing(MetaPathFinder, Loader):
@@ -58,6 +63,7 @@ class _Missing(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = ModuleType(spec.name)
         module.__getattr__ = _StandIn().__getattr__  # type: ignore[method-assign]
+        module.__version__ = "99.0"  # type: ignore[attr-defined]
         return module
 
     def exec_module(self, module: ModuleType) -> None: ...
@@ -76,7 +82,7 @@ def imported(name: str) -> ModuleType:
         except ImportError as error:
             if (match := _NAME.match(str(error))) is None:
                 raise
-            setattr(sys.modules[match[2]], match[1], _StandIn())
+            setattr(sys.modules[match[2]], match[1], _stand_in(match[1]))
     raise ImportError(f"{name} lacks too much")
 
 

@@ -88,8 +88,11 @@ def _of_experts(draw: st.DrawFn, devices: int) -> dict[str, Any]:
 
 
 @st.composite
-def of_torchtitan(draw: st.DrawFn) -> Experiment:
-    """Experiments of torchtitan: its models, whole, and its schedules."""
+def of_torchtitan(draw: st.DrawFn, *, toml: bool = True) -> Experiment:
+    """Experiments of torchtitan: its models, whole, and its schedules.
+
+    Without TOML, configurations in Python have precisions and exchanges of their own.
+    """
     name = draw(st.sampled_from(["llama3-8b", "qwen3-30b-a3b", "deepseek-v3"]))
     sparse = name != "llama3-8b"
     pp, tp, cp = (draw(st.sampled_from([1, 2])) for _ in range(3))
@@ -105,17 +108,19 @@ def of_torchtitan(draw: st.DrawFn) -> Experiment:
         "microbatches": 2 * pp * draw(st.integers(1, 2)),
         "microbatch_size": draw(st.integers(1, 2)), "sharding": sharding,
         "gather_per": draw(st.sampled_from(["run", "step"])) if sharding == "full" else "run",
-        "precision": draw(st.sampled_from(["bf16", "fp32", "fp8-current", "mxfp8"])),
+        "precision": draw(st.sampled_from(["bf16", "fp32", *(["fp8-current", "mxfp8"] * toml)])),
         "recompute": draw(st.sampled_from(["none", "full"])),
     }  # fmt: skip
     if schedule in ("depth-first", "zb1p"):
         values["loops"] = draw(st.sampled_from([2, 3]))
     if cp > 1:
-        values["cp_comm"] = draw(st.sampled_from(["ring", "all-gather"]))
+        values["cp_comm"] = draw(st.sampled_from([*(["ring"] * toml), "all-gather"]))
     if sharding == "full" and dp == 4 and draw(st.booleans()):
         values["dp_replicate"] = 2
     if tp > 1:
         values["tp_overlap"] = draw(st.sampled_from([None, "chunked"]))
     if sparse:
         values["ep"] = draw(st.sampled_from([1, tp * cp * dp // values.get("dp_replicate", 1)]))
+    if not toml and values.get("ep", 1) == pp == 1 and name != "deepseek-v3":
+        values["cuda_graphs"] = draw(st.booleans())
     return Experiment(schedule).changed(**values)

@@ -77,7 +77,8 @@ def test_nothing_is_left_out_in_silence(framework):
 def test_a_writer_that_reads_nothing_says_so_of_all(monkeypatch):
     """A new writer lists what it forgets; what it reads, it no longer lists."""
     everything = SPARSE.changed(tp=2, recompute="selective", cut="3,2,2,1", gather_per="step")
-    monkeypatch.setitem(frameworks.FRAMEWORKS, "new", lambda _: FrameworkConfig("train\n", ()))
+    new = frameworks.Framework("torch", {(0, 0): lambda _: FrameworkConfig("train\n", ())})
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "new", new)
 
     def said(experiment):
         missing = framework_config(experiment, "new").missing
@@ -94,7 +95,8 @@ def test_a_writer_that_reads_nothing_says_so_of_all(monkeypatch):
             alike = value in ("none", DEFAULTS[name])
             assert name in said(changed) or alike or name in NOT_CHOSEN | {"implementation"}, name
     read = lambda launch: FrameworkConfig(f"train --tp {launch.tp} {launch.precision}\n", ())  # noqa: E731
-    monkeypatch.setitem(frameworks.FRAMEWORKS, "new", read)
+    new = frameworks.Framework("torch", {(0, 0): read})
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "new", new)
     assert said(everything).keys() == missing.keys() - {"tp", "precision"}
 
 
@@ -135,7 +137,7 @@ def test_every_schedule_is_run_or_said_to_be_missing(schedule):
     assert any(f"schedule {schedule}" in each for each in flags.missing) or schedule in (
         "1f1b", "depth-first", "breadth-first",
     )  # fmt: skip
-    there = framework_config(experiment, "torchtitan")
+    there = framework_config(experiment, "torchtitan", (0, 2))
     parallelism = tomllib.loads(there.text)["parallelism"]
     named = any(f"schedule {schedule}" in each for each in there.missing)
     by_file = "pipeline_parallel_schedule_csv" in parallelism
@@ -166,7 +168,7 @@ def test_interleaved_1f1b_is_named_where_pytorch_runs_our_order(pipelining):
             with suppress(ValueError):  # its rounds are to be of equal length
                 theirs = looped(pipelining, "Interleaved1F1B", 3, microbatches, 2)
             ours = action_rows("depth-first", layout, sequence=sequence)
-            there = framework_config(experiment, "torchtitan")
+            there = framework_config(experiment, "torchtitan", (0, 2))
             assert ("pipeline_parallel_schedule_csv" not in there.text) == (theirs == ours)
 
 
@@ -218,7 +220,7 @@ def test_heads_are_groups_where_they_share_keys(kv_heads, groups):
 def test_torchtitan_takes_the_same_batch():
     for values in ({}, {"pp": 1, "dp": 4}, {"microbatch_size": 2}):
         experiment = DENSE.changed(**values)
-        tables = tomllib.loads(framework_config(experiment, "torchtitan").text)
+        tables = tomllib.loads(framework_config(experiment, "torchtitan", (0, 2)).text)
         training, parallelism = tables["training"], tables["parallelism"]
         assert training["global_batch_size"] == experiment.configuration.batch
         of_pipeline = parallelism.get("pipeline_parallel_microbatch_size")
@@ -236,10 +238,15 @@ def test_the_command_prints_what_others_take(bfpp):
     code, out, _ = bfpp(f"experiment {given} --format megatron")
     assert code == 0
     assert "--pipeline-model-parallel-size 2" in out
-    assert out.startswith("# add: data, tokenizer, ")
-    code, out, _ = bfpp(f"experiment {given} --format torchtitan --json")
+    assert out.startswith("# for megatron-core 0.20, ")
+    assert "\n# add: data, tokenizer, " in out
+    code, out, _ = bfpp(f"experiment {given} --format torchtitan --release 0.2 --json")
     assert code == 0
     assert '"torchtitan": {"text": "[model]' in out
+    for release, text in (("0.3", "--training.seq_len"), ("0.4", "--training.max_context_length")):
+        code, out, _ = bfpp(f"experiment {given} --format torchtitan --release {release}")
+        assert out.startswith(f"# for torchtitan {release}, as asked for\n")
+        assert text in out
     code, _, error = bfpp("experiment 1f1b --format megatron")
     assert code == 2
     assert "--model" in error

@@ -121,6 +121,10 @@ def test_options_override_and_the_experiment_can_be_kept(bfpp: Bfpp) -> None:
     ("text", "name", "reason"),
     [
         ("echo\n", "a.sh", "a.sh has no command that trains"),
+        ("if [ $A -eq 0 ]; then\n python pretrain_gpt.py --a 1\nfi\n", "a.sh",
+         "but where it depends on what runs: line 1, if [ $A -eq 0 ]"),
+        ("python tools/run_text_generation_server.py --num-layers 4\n", "a.sh",
+         "a.sh: tools/run_text_generation_server.py trains nothing, by its name (generat)"),
         ("A='1\n", "a.sh", "a.sh is not a shell script: a quote is not closed"),
         ("a: [1\n", "a.yaml", "a.yaml is not YAML: while parsing a flow sequence"),
         ("- 1\n", "a.yaml", "a.yaml holds no table of settings"),

@@ -63,10 +63,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+RELEASES = {"megatron": "0.20", "torchtitan": "0.2"}
+
+
+@pytest.mark.parametrize("framework", RELEASES)
 @pytest.mark.parametrize("name", CASES)
 def test_launch_files(bfpp: Callable[..., tuple[int, str, str]], name: str, framework: str) -> None:
-    code, out, error = bfpp(f"experiment {CASES[name]} --format {framework}")
+    words = f"--format {framework} --release {RELEASES[framework]}"
+    code, out, error = bfpp(f"experiment {CASES[name]} {words}")
     assert (code, error) == (0, "")
     require_golden(f"launch/{name}.{framework}.txt", out)
 

@@ -1,18 +1,21 @@
 """The commands of a shell script, with its variables written out; none of them is executed.
 
-Assignments, arrays, and tests of texts and numbers are understood. A test that depends on what
-runs, loops, functions and `case` are left out, and listed.
+Assignments, arrays, tests of texts and numbers, sourced files, and texts that a shell is to run are
+understood. A test that depends on what runs, loops, functions and `case` are left out, and listed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from bfpp.launchers.arguments import FIELD
+from bfpp.launchers.sources.documents import text_of_file
 from bfpp.launchers.sources.shell_words import END, Token, expand, tokens
 from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules.reading import exists
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
@@ -20,6 +23,18 @@ REDIRECTIONS = (">", ">>", "<", "&>", "&>>", ">&", "<&", "<<<")
 
 BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
 """Keywords whose commands are left out, and the ends of these."""
+
+SHELLS, SOURCING, BATCH = ("bash", "sh"), ("source", "."), "sbatch"
+"""Programs that run a text or a file."""
+
+DEEPEST, MOST_FOLLOWED = 8, 100
+"""Files and texts that may be within each other, and in all."""
+
+DOCUMENT = "<<EOF"
+"""The token that has the here-documents of a statement."""
+
+_UNKNOWN_FOLDER = re.compile(r"^(?:\$\(.*\)|`.*`|\$\{?\w+\}?)/")
+"""A folder that only a run tells, which is most often that of the script."""
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _BATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
@@ -47,7 +62,12 @@ class Script(NamedTuple):
 class _Reader:
     """Goes through the statements of a script."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.batch: list[str] = []
+        self.followed = 0
+        self.nested: list[int] = []
+        """Lines whose files or texts are read now, the outermost first."""
         self.variables: dict[str, Value] = {}
         self.commands: list[Command] = []
         self.left_out: list[tuple[int, str]] = []
@@ -131,8 +151,41 @@ class _Reader:
                 if match
             }
             fields = [field for token in words[before:] for field in self._fields(token)]
-            if fields:
-                self.commands.append(Command(words[before].line, tuple(fields), own))
+            documents = [
+                text for each in part if each.text == DOCUMENT for text in each.elements or ()
+            ]
+            if fields and not self._is_followed(words[before].line, fields, documents):
+                line, *_ = [*self.nested, words[before].line]
+                self.commands.append(Command(line, tuple(fields), own))
+
+    def _is_followed(self, line: int, fields: list[str], documents: list[str]) -> bool:
+        """True for a file that is sourced, or a text that a shell runs: their commands are read.
+
+        Those of a text run as what starts its shell says, as `srun ... bash -c "..."`.
+        """
+        if len(self.nested) == DEEPEST or self.followed == MOST_FOLLOWED:
+            return False
+        launcher, text = _shell_text(fields)
+        program = PurePosixPath(fields[0]).name or "."
+        if text is None and documents and program in (*SHELLS, BATCH):
+            text = documents[0]
+        if text is None and program in (*SOURCING, *SHELLS, BATCH):
+            files = [self.folder / _UNKNOWN_FOLDER.sub("", field) for field in fields[1:]]
+            file = next((each for each in files if exists(each) and each.is_file()), None)
+            text = text_of_file(str(file)) if file else None
+            self.batch += _batch_words(text or "")
+        if text is None:
+            return False
+        self.followed += 1
+        self.batch += fields[1:] if program == BATCH else []
+        first = len(self.commands)
+        self.nested.append(line)
+        self.read([*_statements(text)])
+        self.nested.pop()
+        self.commands[first:] = [
+            each._replace(words=(*launcher, *each.words)) for each in self.commands[first:]
+        ]
+        return True
 
     def _joined_value(self, text: str) -> str:
         return " ".join(expand(text, self.variables))
@@ -155,6 +208,17 @@ class _Reader:
         self.left_out.append((statement[0].line if statement else 0, text))
 
 
+def _shell_text(fields: list[str]) -> tuple[list[str], str | None]:
+    """The text that a command has a shell run, and the words before the shell."""
+    if fields[0] == "eval":
+        return [], " ".join(fields[1:])
+    for at, word in enumerate(fields[:-1]):
+        if word == "-c" and any(PurePosixPath(each).name in SHELLS for each in fields[:at]):
+            begins = next(n for n, each in enumerate(fields) if PurePosixPath(each).name in SHELLS)
+            return fields[:begins], fields[at + 1]
+    return [], None
+
+
 def _appended(before: Value | None, value: Value) -> Value:
     if before is None:
         return value
@@ -166,15 +230,20 @@ def _appended(before: Value | None, value: Value) -> Value:
 
 def read_script(path: str, text: str) -> Script:
     """The commands of a script; raises `InvalidConfiguration` where its quotes are not closed."""
-    reader = _Reader()
+    reader = _Reader(Path(path).parent)
     try:
         reader.read([*_statements(text)])
     except InvalidInput as error:
         raise InvalidConfiguration(FIELD, f"{path} is not a shell script: {error}") from None
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
-    batch = tuple(word for line in _BATCH.findall(text) for word in line.split())
+    batch = (*_batch_words(text), *reader.batch)
     return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out), batch)
+
+
+def _batch_words(text: str) -> list[str]:
+    """The options of sbatch in a script."""
+    return [word for line in _BATCH.findall(text) for word in line.split()]
 
 
 def _statements(text: str) -> Iterator[list[Token]]:
@@ -182,6 +251,8 @@ def _statements(text: str) -> Iterator[list[Token]]:
     statement: list[Token] = []
     for token in tokens(text):
         if not token.is_word and token.text in (END, ";", ";;"):
+            if statement and token.elements:
+                statement.append(Token(DOCUMENT, token.line, False, token.elements))
             if statement and not (statement[-1].text in ("&&", "||", "|") and token.text == END):
                 yield statement
                 statement = []

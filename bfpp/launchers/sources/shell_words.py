@@ -31,7 +31,10 @@ _NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 
 
 class Token(NamedTuple):
-    """A word as it is written, or an operator, with its line; of an array the elements, too."""
+    """A word as it is written, or an operator, with its line; of an array the elements, too.
+
+    The end of a line has the here-documents that follow it for elements.
+    """
 
     text: str
     line: int
@@ -44,16 +47,18 @@ class UnclosedQuote(InvalidInput):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The words and operators of a script, without comments and here-documents."""
+    """The words and operators of a script, without comments."""
     text = text.replace("\\\n", "  ")
     at, line, awaited = 0, 1, list[str]()
     while at < len(text):
         letter = text[at]
         if letter == "\n":
-            yield Token(END, line, False)
-            at, line = at + 1, line + 1
+            at, documents = at + 1, list[str]()
             while awaited:
-                at = _after_document(text, at, awaited.pop(0))
+                begins, at = at, _after_document(text, at, awaited.pop(0))
+                documents.append(text[begins:at].rpartition("\n")[0])
+            yield Token(END, line, False, tuple(documents))
+            line += 1
         elif letter in " \t\r":
             at += 1
         elif letter == "#":
@@ -241,6 +246,8 @@ def _expand_variable(
         match = _NAME.match(text, at + 1)
         end = match.end() if match else at + 1
         value = variables.get(match[0]) if match else None
+    if quoted and isinstance(value, list) and text.endswith("[*]}", at, end):
+        value = " ".join(value)
     if value is None:
         fields.add(text[at:end])
     elif isinstance(value, tuple):  # a default, whose fields are known

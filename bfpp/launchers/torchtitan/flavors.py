@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from bfpp.launchers.arguments import FIELD, Arguments
 from bfpp.launchers.published_models import published_model
+from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS, configuration_of
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.model import Transformer
 
@@ -49,16 +50,14 @@ def model_named(given: Arguments) -> Transformer:
 def _configured(given: Arguments, module: str, config: str) -> Transformer:
     """The model of a configuration in Python, such as `llama3_8b`; its settings are not read."""
     for (name, flavor), published in FLAVORS.items():
-        plain = f"{name}_{flavor}".lower().replace(".", "_").replace("-", "_")
-        if module.endswith(name) and config.lower().startswith(plain):
+        if module.endswith(name) and config.lower().startswith(configuration_of(name, flavor)):
             model = _known(given, published, config)
             break
     else:
         model = _known(given, OF_MODULE.get(config), f"{module} {config}")
-    given.replace(
-        "launch.config",
-        f"{config}: its model; settings that are not given with it have torchtitan's defaults",
-    )
+    if config not in CONFIGURATIONS:
+        reason = "its model; settings that are not given with it have torchtitan's defaults"
+        given.replace("launch.config", f"{config}: {reason}")
     return model
 
 

@@ -68,6 +68,7 @@ FLAGS: Mapping[str, Flag] = {
         "num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step=-1",
     ),
     **_rows("training", TEXT, "mixed_precision_param=bfloat16"),
+    **_rows("training", SWITCH, "disable_cuda_graphs"),
     **_rows("training", NUMBER, "max_norm=1.0"),
     **_rows(
         "parallelism",
@@ -89,6 +90,7 @@ FLAGS: Mapping[str, Flag] = {
     **_rows("parallelism", RAW, "module_fqns_per_model_part"),
     **_rows("activation_checkpoint", TEXT, "mode=selective selective_ac_option=op"),
     **_rows("compile", SWITCH, "enable enable_async_tensor_parallel"),
+    **_rows("compile", LIST, "components=model,loss"),
     **_rows(FLOAT8, TEXT, "recipe_name"),
     **_rows(FLOAT8, SWITCH, "enable_fsdp_float8_all_gather"),
 }
@@ -103,7 +105,7 @@ WITHOUT_EFFECT = {
 WITHOUT_EFFECT_TOO = {
     "training.steps", "training.dataset", "training.dataset_path", "training.seed",
     "training.gc_freq", "training.dump_folder", "model.tokenizer_path", "model.hf_assets_path",
-    "training.deterministic", "compile.components", "model.print_after_conversion",
+    "training.deterministic", "model.print_after_conversion",
     "training.gc_debug", "hf_assets_path", "dump_folder", "parallelism.spmd_backend",
 }  # fmt: skip
 
@@ -133,7 +135,23 @@ def values_of(given: Arguments, gpus: int | None) -> Values:
         "recompute": _recompute(given),
         **_precision(given),
         **_tensor(given, values["tp"]),
+        **_graphs(given, values),
     }
+
+
+def _graphs(given: Arguments, values: Values) -> Values:
+    """CUDA graphs, which releases that have configurations in Python use unless that is said."""
+    disabled, alone = given["training.disable_cuda_graphs"], values["pp"] == values["ep"] == 1
+    return {"cuda_graphs": True} if given["launch.config"] and alone and not disabled else {}
+
+
+def flags_with(settings: Mapping[str, Words]) -> dict[str, Flag]:
+    """The settings, with those of a configuration in Python for defaults."""
+    own = {
+        name: FLAGS[name]._replace(default=FLAGS[name].kind.read(words))
+        for name, words in settings.items()
+    }
+    return {**FLAGS, **own}
 
 
 def _degrees(given: Arguments, gpus: int | None) -> Values:
@@ -273,10 +291,11 @@ def _precision(given: Arguments) -> Values:
 
 
 def _tensor(given: Arguments, tp: int) -> Values:
-    sequence, compiled = (
+    sequence, components = (
         given["parallelism.enable_sequence_parallel"],
-        given["compile.enable"],
+        given["compile.components"],
     )
+    compiled = given["compile.enable"] and "model" in components
     chunks = [given[f"{section}.enable_async_tensor_parallel"] for section in SECTIONS]
     if tp == 1:
         return {}

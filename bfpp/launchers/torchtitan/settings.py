@@ -1,7 +1,7 @@
 """The settings that train an experiment with torchtitan.
 
-They are those of torchtitan 0.2, whose `--job.config_file` is TOML; versions after 0.2.2 have
-nearly all of them, by the same names, as fields of `Trainer.Config` in Python. The optimizer and
+They are those of torchtitan 0.2, whose `--job.config_file` is TOML; later releases have nearly all
+of them, by the same names, as options (`bfpp.launchers.torchtitan.command`). The optimizer and
 the data are no part of an experiment.
 """
 
@@ -20,7 +20,7 @@ from bfpp.launchers.launch import (
 )
 from bfpp.launchers.torchtitan.flavors import flavor_of
 from bfpp.schedules import Sharding, registered_name
-from bfpp.schedules.layout.framework_cuts import module_names
+from bfpp.schedules.layout.framework_cuts import OLDER_HEAD, module_names
 from bfpp.schedules.layout.layout import Layout
 from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.schedules.settings.precision import Precision
@@ -43,6 +43,8 @@ SCHEDULES = {
 ORDERS = "orders.csv"
 """The file of a compute order that PyTorch's pipelining does not have."""
 
+STAGES = "module_fqns_per_model_part"
+
 FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
 
 ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allgather"}
@@ -52,6 +54,8 @@ ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allg
 def settings(launch: Launch) -> FrameworkConfig:
     """The tables of TOML, and the values that they cannot express."""
     tables = {name: table(launch) for name, table in TABLES.items()}
+    if STAGES in (parallelism := tables["parallelism"]):
+        parallelism[STAGES] = module_names(launch.layers_of_stages, head=OLDER_HEAD)
     text = "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         for name, table in tables.items()
@@ -126,7 +130,7 @@ def _pipeline(launch: Launch) -> Settings:
         style = "Interleaved1F1B" if loops_around(launch.layout) else "ZBVZeroBubble"
         settings["pipeline_parallel_schedule"] = style
         settings["pipeline_parallel_schedule_csv"] = ORDERS
-    settings["module_fqns_per_model_part"] = module_names(launch.layers_of_stages)
+    settings[STAGES] = module_names(launch.layers_of_stages)
     return settings
 
 

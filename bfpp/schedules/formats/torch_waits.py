@@ -55,7 +55,7 @@ def has_waits(rows: Sequence[str]) -> bool | None:
 
 
 def wait_violations(rows: Sequence[str]) -> Iterator[OrderViolation]:
-    """What is begun and not waited for once, afterwards, in actions that have waits."""
+    """Sends and reductions that are not waited for once, after they begin, where waits are said."""
     for rank, row in enumerate(rows):
         begun: dict[str, None] = {}
         for stage, is_pass, wait, kind, microbatch in _BEGUN.findall(row):

@@ -19,8 +19,10 @@ FIELD = "cut"
 EMBEDDING, LAYER, PREDICTION, HEAD = "EtmL"
 """Megatron-LM's letters for the modules of stages."""
 
-MODULES = {"tok_embeddings": EMBEDDING, "norm": "", "lm_head": HEAD, "output": HEAD}
-"""torchtitan's names of modules that occur once; older models call the head `output`."""
+OLDER_HEAD = "output"
+
+MODULES = {"tok_embeddings": EMBEDDING, "norm": "", "lm_head": HEAD, OLDER_HEAD: HEAD}
+"""torchtitan's names of modules that occur once; older models have another name of the head."""
 
 LONGEST = 100_000
 """Characters that a layout may have when its repetitions are written out."""
@@ -127,10 +129,13 @@ def _repeated(letter: str, count: int) -> str:
     return f"{letter}*{count}" if count > 2 else letter * count
 
 
-def module_names(layers: Sequence[int]) -> list[list[str]]:
-    """The `module_fqns_per_model_part` of torchtitan for these numbers of layers in the stages."""
+def module_names(layers: Sequence[int], *, head: str = "lm_head") -> list[list[str]]:
+    """The `module_fqns_per_model_part` of torchtitan for these numbers of layers in the stages.
+
+    Before 0.3, its name of the `head` was `OLDER_HEAD`.
+    """
     names = iter([f"layers.{layer}" for layer in range(sum(layers))])
     stages = [[next(names) for _ in range(count)] for count in layers]
     stages[0].insert(0, "tok_embeddings")
-    stages[-1] += ["norm", "lm_head"]
+    stages[-1] += ["norm", head]
     return stages

@@ -39,6 +39,7 @@ SCRIPTS = {
     "variables": 'A=1\nB="two words"\nshow $A ${B} "$B" \'$B\' pre$A-"$B"post',
     "defaults": 'A=5\nshow ${A:-6} ${NONE:-7} ${NONE:-"a b"} "${NONE:-a b}" ${NONE-$A}',
     "arrays": 'A=(--x 1\n  --y "two words" # why\n  --z)\nshow ${A[@]}\nshow "${A[@]}" end',
+    "in one word": 'A=(1 "2 3")\nshow "x ${A[*]}"',
     "appended": 'A=(1)\nA+=(2 "3 4")\nB=ab\nB+=cd\nshow "${A[@]}" $B',
     "continued": "show --a 1 \\\n  --b 2 \\\n  --c",
     "arithmetic": "N=4\nM=$((N * 2 + 1))\nshow $M $((M / 2 - -1)) $(($N*(2+3)%7))",
@@ -136,3 +137,40 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except InvalidInput:
         return
     read_script("job.sh", text)
+
+
+def test_files_that_are_sourced_and_texts_that_a_shell_runs_are_read(tmp_path: Path) -> None:
+    (tmp_path / "model.sh").write_text("MODEL=(--num-layers 4\n)\nshow sourced\n")
+    (tmp_path / "step.sh").write_text(
+        '#SBATCH --ntasks-per-node=8\nsrun -l bash -x -c "show ${MODEL[*]}"\n'
+    )
+    script = (
+        ". `pwd`/model.sh\n"
+        'source "$(dirname "$0")/nowhere.sh"\n'
+        'CMD="cd here; show ${MODEL[@]} --x"\n'
+        'srun -N 2 sh -c "${CMD}" | tee log\n'
+        "eval $CMD\n"
+        "sbatch --nodes=4 step.sh\n"
+        "sbatch <<EOF\n#SBATCH --gres=gpu:4\nshow ${MODEL[@]} \\$SLURM_JOB_ID\nEOF\nshow last\n"
+    )
+    found = read_script(str(tmp_path / "job.sh"), script)
+    shows = [each.words for each in found.commands if "show" in each.words]
+    assert shows == [
+        ("show", "sourced"),
+        ("srun", "-N", "2", "show", "--num-layers", "4", "--x"),
+        ("show", "--num-layers", "4", "--x"),
+        ("srun", "-l", "show", "--num-layers", "4"),
+        ("show", "--num-layers", "4", "$SLURM_JOB_ID"),
+        ("show", "last"),
+    ]
+    assert [each.words[0] for each in found.commands if "nowhere.sh" in each.words[-1]] == [
+        "source"
+    ]
+    assert found.batch == ("--gres=gpu:4", "--ntasks-per-node=8", "--nodes=4", "step.sh")
+    assert [each.line for each in found.commands if "show" in each.words][:2] == [1, 4]
+
+
+def test_a_script_that_sources_itself_ends(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text("source job.sh\n" * 9 + "show\n")
+    assert len(read_script(str(path), path.read_text()).commands) < 1000
