@@ -13,6 +13,7 @@ from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
 from bfpp.traces.formats.operations_json import load_operations
 from bfpp.traces.profiles.operation_parquet import read_operations
+from bfpp.traces.stragglers.gains import Remedy
 from bfpp.traces.stragglers.joint_steps import JointSteps, joint_steps
 from bfpp.traces.stragglers.patterns import (
     DifferentStep,
@@ -21,6 +22,7 @@ from bfpp.traces.stragglers.patterns import (
     different_steps,
     pattern,
 )
+from bfpp.traces.stragglers.remedies import JobCase, remedies
 from bfpp.traces.stragglers.slowdowns import Slowdown, Slowdowns, Worker
 from bfpp.traces.timeline.operation_table import OperationTable
 
@@ -48,9 +50,13 @@ class Culprit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JobExplanation:
-    """The slowdown of a job by who causes it, from its operations in many steps."""
+    """The slowdown of a job by who causes it, from its operations in many steps.
+
+    `layers` are the model's, if they are known: a recut then moves whole ones.
+    """
 
     table: OperationTable
+    layers: int | None = None
 
     @cached_property
     def job(self) -> JointSteps:
@@ -108,6 +114,11 @@ class JobExplanation:
         """Steps that differ from the rest."""
         return different_steps(self.slowdowns)
 
+    @cached_property
+    def remedies(self) -> list[Remedy]:
+        """The gain of each remedy that applies, the largest first."""
+        return remedies(JobCase(self.slowdowns, self.layers))
+
     @property
     def not_measured(self) -> int:
         """Operations that ran, by all that is known, and whose own time was not measured."""
@@ -134,6 +145,7 @@ class JobExplanation:
             },
             "different_steps": [each._asdict() for each in self.different_steps],
             "pattern": self.pattern._asdict(),
+            "remedies": [each._asdict() for each in self.remedies],
             "operations": len(self.table),
             "not_measured": self.not_measured,
             "left_out": dict(self.table.left_out),

@@ -241,6 +241,10 @@ def _print(explained: Explanation) -> None:
                 for each in explained.bounds
             ],
         )
+    if explained.remedies:
+        from bfpp.reports.jobs.remedies import print_remedies  # an even step has none
+
+        print_remedies(explained.remedies)
     strongest = explained.depends_on[:SENSITIVITIES_SHOWN]
     print_table(
         f"What the step time depends on (the {len(strongest)} strongest)",
