@@ -16,7 +16,7 @@ from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
 from bfpp.traces.formats.operations_json import load_operations
 from bfpp.traces.profiles.operation_parquet import read_operations
-from bfpp.traces.stragglers.gains import Remedy, by_gain, remedy
+from bfpp.traces.stragglers.gains import Remedy, TriedRemedy, by_gain, gained
 from bfpp.traces.stragglers.joint_steps import JointSteps, joint_steps
 from bfpp.traces.stragglers.one_pipeline import pipeline_timeline
 from bfpp.traces.stragglers.patterns import (
@@ -135,7 +135,7 @@ class JobExplanation:
             for before, after in [self._both(step, rule, parts)]
         ]
         replayed = self.slowdowns.replayed
-        return remedy("schedule", called, replayed, replayed - np.array(saved))
+        return gained(TriedRemedy("schedule", called, replayed - np.array(saved)), replayed)
 
     def _both(
         self, step: int, rule: Schedule, parts: int | None

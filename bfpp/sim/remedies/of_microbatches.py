@@ -8,13 +8,20 @@ import numpy as np
 
 from bfpp.schedules.columns import Offsets, Seconds
 from bfpp.schedules.replicas.arrangements import WORK_CHANGES, WorkChange
-from bfpp.sim.remedies.uneven_case import Change, UnevenCase
+from bfpp.sim.remedies.uneven_case import UnevenCase
 from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
 from bfpp.sim.unevenness.work import WorkSource
+from bfpp.traces.stragglers.gains import TriedRemedy
 
 
-def rearranged(case: UnevenCase) -> Iterator[Change]:
+def rearranged(case: UnevenCase) -> Iterator[TriedRemedy]:
     """Each arrangement of micro-batches, where sources make them differ."""
+    for change, effects in rearranged_effects(case):
+        yield TriedRemedy(change.name, change.words, case.simulated(case.step, effects))
+
+
+def rearranged_effects(case: UnevenCase) -> Iterator[tuple[WorkChange, list[list[Effect]]]]:
+    """Each arrangement, and the effects of sources in each step with it."""
     moving = [isinstance(each, WorkSource) and each.is_of_microbatches for each in case.sources]
     step = case.step
     counterparts = _counterparts(step)
@@ -24,10 +31,10 @@ def rearranged(case: UnevenCase) -> Iterator[Change]:
         return
     for change in WORK_CHANGES:
         if step.replicas % change.replicas == 0:
-            effects = (
-                _changed(step, change, counterparts, effects, moving) for effects in case.effects
+            yield (
+                change,
+                [_changed(step, change, counterparts, each, moving) for each in case.effects],
             )
-            yield Change(change.name, change.words, case.simulated(step, effects))
 
 
 def _changed(
@@ -36,7 +43,7 @@ def _changed(
     counterparts: Offsets,
     effects: Sequence[Effect],
     moving: Sequence[bool],
-) -> Sequence[Effect]:
+) -> list[Effect]:
     """The effects of a step whose micro-batches are changed, of the sources that they move."""
     work = _work(step, effects, moving)
     return [

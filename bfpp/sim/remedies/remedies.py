@@ -19,12 +19,12 @@ from bfpp.sim.remedies.of_sources import (
     replaced,
     routed_otherwise,
 )
-from bfpp.sim.remedies.uneven_case import Change, UnevenCase
+from bfpp.sim.remedies.uneven_case import UnevenCase
 from bfpp.sim.unevenness.replicated_step import Effect
 from bfpp.sim.unevenness.uneven_costs import uneven_costs
 from bfpp.sim.unevenness.uneven_report import drawn_replica
 from bfpp.sim.unevenness.uneven_steps import UnevenSteps
-from bfpp.traces.stragglers.gains import Remedy, by_gain, remedy
+from bfpp.traces.stragglers.gains import Remedy, TriedRemedy, by_gain, gained
 from bfpp.traces.stragglers.remedies import recut_layers
 from bfpp.traces.timeline.metrics import compute_time
 
@@ -32,16 +32,10 @@ from bfpp.traces.timeline.metrics import compute_time
 def remedies(experiment: Experiment, uneven: UnevenSteps) -> list[Remedy]:
     """The remedies that apply to an experiment, the largest gain first."""
     case = UnevenCase(experiment, uneven)
-    return by_gain(
-        [
-            remedy(name, words, case.seconds, steps)
-            for row in REMEDIES
-            for name, words, steps in row(case)
-        ]
-    )
+    return by_gain([gained(tried, case.seconds) for row in REMEDIES for tried in row(case)])
 
 
-def _other_schedules(case: UnevenCase) -> Iterator[Change]:
+def _other_schedules(case: UnevenCase) -> Iterator[TriedRemedy]:
     """Each registered schedule that can run on the same stages."""
     experiment = case.experiment
     own = experiment.graph().layout
@@ -56,7 +50,7 @@ def _other_schedules(case: UnevenCase) -> Iterator[Change]:
         except InvalidInput:
             continue
         kept = f"keeps {_kept(other)} micro-batches (now {_kept(experiment)})"
-        yield Change("schedule", f"{name}, on the same stages; {kept}", steps)
+        yield TriedRemedy("schedule", f"{name}, on the same stages; {kept}", steps)
 
 
 def _kept(experiment: Experiment) -> str:
@@ -64,7 +58,7 @@ def _kept(experiment: Experiment) -> str:
     return f"{float(peak_microbatches(experiment.graph()).max()):g}"
 
 
-def _recut(case: UnevenCase) -> Iterator[Change]:
+def _recut(case: UnevenCase) -> Iterator[TriedRemedy]:
     """Layers moved between ranks, by what these compute in the median step."""
     experiment = case.experiment
     layout = case.step.graph.layout
@@ -80,10 +74,10 @@ def _recut(case: UnevenCase) -> Iterator[Change]:
         return
     cut = ",".join(map(str, layers.tolist()))
     other = experiment.changed(cut=cut, balance=None)
-    yield Change("recut", f"layers of stages {cut}", case.of_experiment(other))
+    yield TriedRemedy("recut", f"layers of stages {cut}", case.of_experiment(other))
 
 
-def _drop(case: UnevenCase) -> Iterator[Change]:
+def _drop(case: UnevenCase) -> Iterator[TriedRemedy]:
     """The replica that others wait for left out; the others do its work."""
     step = case.step
     if step.replicas == 1 or step.degrees.dp_replicate > 1 or step.in_lockstep > 1:
@@ -95,14 +89,14 @@ def _drop(case: UnevenCase) -> Iterator[Change]:
         for each in case.effects
     )
     steps = case.simulated(smaller, effects) * step.replicas / fewer
-    yield Change("drop", f"replica {worst} left out, its work divided over the others", steps)
+    yield TriedRemedy("drop", f"replica {worst} left out, its work divided over the others", steps)
 
 
 def _without(replica: int, values: np.ndarray) -> np.ndarray:
     return values if len(values) == 1 else np.delete(values, replica, axis=0)
 
 
-def _background_sync(case: UnevenCase) -> Iterator[Change]:
+def _background_sync(case: UnevenCase) -> Iterator[TriedRemedy]:
     """No replica waits for another: the one that is slowest over all steps decides."""
     if case.step.replicas == 1:
         return
@@ -113,10 +107,10 @@ def _background_sync(case: UnevenCase) -> Iterator[Change]:
         alone.append(each[costs.of_replica])
     took = np.array(alone)
     words = "replicas synchronised in the background, without waiting in each step"
-    yield Change("background-sync", words, took[:, int(took.sum(axis=0).argmax())])
+    yield TriedRemedy("background-sync", words, took[:, int(took.sum(axis=0).argmax())])
 
 
-REMEDIES: tuple[Callable[[UnevenCase], Iterator[Change]], ...] = (
+REMEDIES: tuple[Callable[[UnevenCase], Iterator[TriedRemedy]], ...] = (
     _recut, rearranged, packed_otherwise, routed_otherwise, _other_schedules, replaced, _drop,
     paused_together, _background_sync,
 )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +15,6 @@ from bfpp.sim.experiment.uneven import replicated_step, sources_of
 from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
 from bfpp.sim.unevenness.sources import UnevenSource
 from bfpp.sim.unevenness.uneven_steps import StepReplays, UnevenSteps, drawn_effects
-
-
-class Change(NamedTuple):
-    """A remedy by name, its change in words, and seconds of the steps with it."""
-
-    name: str
-    words: str
-    steps: Seconds
-
 
 MOST_VALUES = 2**24
 """Tasks of all replicas and steps that remedies are tried on."""

@@ -27,14 +27,23 @@ class Remedy(NamedTuple):
     high: float | None = None
 
 
-def remedy(name: str, change: str, before: Seconds, after: Seconds) -> Remedy:
-    """A remedy with its gain: seconds of steps without it, and of the same steps with it.
+class TriedRemedy(NamedTuple):
+    """A remedy by name, its change in words, and seconds of the steps with it (None: not known)."""
+
+    name: str
+    change: str
+    steps: Seconds | None
+
+
+def gained(tried: TriedRemedy, before: Seconds) -> Remedy:
+    """A remedy with its gain, given seconds of the same steps without it.
 
     >>> import numpy as np
-    >>> remedy("balance", "...", np.array([4.0]), np.array([3.0]))
+    >>> gained(TriedRemedy("balance", "...", np.array([3.0])), np.array([4.0]))
     Remedy(name='balance', change='...', step_time=3.0, gain=0.25, low=None, high=None)
     """
-    if not (before > 0).all():
+    name, change, after = tried
+    if after is None or not (before > 0).all():
         return Remedy(name, change)
     step_time = float(after.mean())
     gain = 1 - step_time / float(before.mean())

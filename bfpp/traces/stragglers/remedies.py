@@ -10,24 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
 from bfpp.schedules.replicas.arrangements import WORK_CHANGES
-from bfpp.traces.stragglers.gains import Remedy, by_gain, remedy
+from bfpp.traces.stragglers.gains import Remedy, TriedRemedy, by_gain, gained
 from bfpp.traces.stragglers.joint_steps import JointSteps
 from bfpp.traces.stragglers.kinds import BACKWARD, FORWARD, is_occasional
 from bfpp.traces.stragglers.slowdowns import Slowdowns
-
-
-class Change(NamedTuple):
-    """A remedy's name, its change in words, and seconds of the steps with it (None: not told)."""
-
-    name: str
-    words: str
-    steps: Seconds | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +68,10 @@ class JobCase:
 def remedies(case: JobCase) -> list[Remedy]:
     """The remedies that apply, the largest gain first."""
     replayed = case.slowdowns.replayed
-    return by_gain(
-        [
-            Remedy(name, words) if steps is None else remedy(name, words, replayed, steps)
-            for row in REMEDIES
-            for name, words, steps in row(case)
-        ]
-    )
+    return by_gain([gained(tried, replayed) for row in REMEDIES for tried in row(case)])
 
 
-def _recut(case: JobCase) -> Iterator[Change]:
+def _recut(case: JobCase) -> Iterator[TriedRemedy]:
     """Move layers, so that ranks take the same time for their passes."""
     if case.ranks == 1:
         return
@@ -101,7 +86,7 @@ def _recut(case: JobCase) -> Iterator[Change]:
         layers, wanted = recut_layers(taken, now)
         cut = f"layers {' '.join(map(str, layers.tolist()))}"
     words = f"stages cut anew, {cut}"
-    yield Change("recut", words, case.with_factors((wanted / taken)[rank]))
+    yield TriedRemedy("recut", words, case.with_factors((wanted / taken)[rank]))
 
 
 def recut_layers(taken: Seconds, now: Offsets) -> tuple[Offsets, Seconds]:
@@ -123,7 +108,7 @@ def recut_layers(taken: Seconds, now: Offsets) -> tuple[Offsets, Seconds]:
     return cut, least
 
 
-def _rearranged(case: JobCase) -> Iterator[Change]:
+def _rearranged(case: JobCase) -> Iterator[TriedRemedy]:
     """Arrange micro-batches otherwise, or share them."""
     place = _places_of_microbatches(case)
     if place is None:
@@ -143,7 +128,7 @@ def _rearranged(case: JobCase) -> Iterator[Change]:
         if case.replicas % change.replicas or not (work > 0).all():
             continue
         factor = np.stack([change.applied(each, each) for each in work]) / work
-        yield Change(change.name, change.words, case.with_factors(factor.ravel()[at]))
+        yield TriedRemedy(change.name, change.words, case.with_factors(factor.ravel()[at]))
 
 
 def _places_of_microbatches(case: JobCase) -> Offsets | None:
@@ -155,12 +140,12 @@ def _places_of_microbatches(case: JobCase) -> Offsets | None:
     return place
 
 
-def _replace(case: JobCase) -> Iterator[Change]:
+def _replace(case: JobCase) -> Iterator[TriedRemedy]:
     """Replace the worst worker by one that is as fast as other replicas' on its rank."""
     [(replica, rank), *_] = case.slowdowns.by_worker
     words = f"worker {replica}/{rank} as fast as the others on its rank"
     if case.replicas == 1:
-        yield Change("replace", f"{words}: there is one replica, and no other", None)
+        yield TriedRemedy("replace", f"{words}: there is one replica, and no other", None)
         return
     table, job = case.job.table, case.job
     at = table.replicas.index(replica), table.ranks.index(rank)
@@ -169,10 +154,10 @@ def _replace(case: JobCase) -> Iterator[Change]:
     faster = np.minimum(np.divide(usual, own, out=np.ones_like(own), where=own > 0), 1.0)
     is_its = (job.replica == at[0]) & (job.rank == at[1])
     factor = np.where(is_its, faster[job.kind], 1.0)[case.is_pass]
-    yield Change("replace", words, case.with_factors(factor))
+    yield TriedRemedy("replace", words, case.with_factors(factor))
 
 
-def _drop(case: JobCase) -> Iterator[Change]:
+def _drop(case: JobCase) -> Iterator[TriedRemedy]:
     """Leave out the worst replica; the others do its work."""
     if case.replicas == 1:
         return
@@ -180,22 +165,24 @@ def _drop(case: JobCase) -> Iterator[Change]:
     is_its = case.job.replica == case.job.table.replicas.index(worst)
     steps = case.job.replayed_steps(np.where(is_its, 0.0, case.job.replay_time))
     more = case.replicas / (case.replicas - 1)
-    yield Change(
+    yield TriedRemedy(
         "drop", f"replica {worst} left out, its work divided over the others", steps * more
     )
 
 
-def _pause_together(case: JobCase) -> Iterator[Change]:
+def _pause_together(case: JobCase) -> Iterator[TriedRemedy]:
     """Let all workers pause in the same steps, as often as now."""
     job = case.job
     pauses = np.array([is_occasional(kind) for kind in job.table.kinds])[job.kind]
     if not job.replay_time[pauses].any():
         return
     steps = job.replayed_steps(np.where(pauses, job.even_time, job.replay_time))
-    yield Change("pause-together", "all workers pause (garbage collection) at the same time", steps)
+    yield TriedRemedy(
+        "pause-together", "all workers pause (garbage collection) at the same time", steps
+    )
 
 
-def _background_sync(case: JobCase) -> Iterator[Change]:
+def _background_sync(case: JobCase) -> Iterator[TriedRemedy]:
     """Let no replica wait for another: the one that is slowest over all steps decides."""
     if case.replicas == 1:
         return
@@ -206,10 +193,10 @@ def _background_sync(case: JobCase) -> Iterator[Change]:
     np.maximum.at(took, (np.unique(job.step, return_inverse=True)[1], job.replica), end)
     slowest = int(took.sum(axis=0).argmax())
     words = "replicas synchronised in the background, without waiting in each step"
-    yield Change("background-sync", words, took[:, slowest])
+    yield TriedRemedy("background-sync", words, took[:, slowest])
 
 
-REMEDIES: tuple[Callable[[JobCase], Iterator[Change]], ...] = (
+REMEDIES: tuple[Callable[[JobCase], Iterator[TriedRemedy]], ...] = (
     _recut, _rearranged, _replace, _drop, _pause_together, _background_sync,
 )  # fmt: skip
 """Each yields its changes where it applies."""

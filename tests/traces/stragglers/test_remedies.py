@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bfpp.schedules.replicas.arrangements import WORK_CHANGES, over_replicas
-from bfpp.traces.stragglers.gains import Remedy, remedy
+from bfpp.traces.stragglers.gains import Remedy, TriedRemedy, gained
 from bfpp.traces.stragglers.remedies import JobCase, recut_layers, remedies
 from tests.helpers.straggler_jobs import SHARE, Job, Row
 from tests.traces.stragglers.jobs import slowdowns_of
@@ -111,8 +111,12 @@ def test_each_micro_batch_goes_to_one_replica(work):
     assert sorted(over_replicas(work).ravel()) == list(range(work.size))
 
 
+def gain_of(before: list[float], after: list[float]) -> Remedy:
+    return gained(TriedRemedy("it", "", np.array(after)), np.array(before))
+
+
 def test_a_gain_of_one_step_has_no_interval_and_one_of_nothing_is_not_told():
-    assert remedy("one", "", np.array([4.0]), np.array([3.0])) == ("one", "", 3.0, 0.25, None, None)
-    assert remedy("none", "", np.array([0.0]), np.array([0.0])).gain is None
-    low, high = remedy("two", "", np.array([4.0, 4.0]), np.array([3.0, 2.0]))[-2:]
+    assert gain_of([4.0], [3.0]) == ("it", "", 3.0, 0.25, None, None)
+    assert gain_of([0.0], [0.0]).gain is None
+    low, high = gain_of([4.0, 4.0], [3.0, 2.0])[-2:]
     assert 0.25 < low < high < 0.5
