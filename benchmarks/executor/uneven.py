@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
-import torch.distributed as dist
 
 from benchmarks.executor.prediction import WARM_UP
 from benchmarks.helpers.measure import Results
@@ -98,7 +97,8 @@ def with_long_passes(profile: Mapping[str, object]) -> ProfiledCosts:
         {**layer, **(none if at in ends else sleeping)} for at, layer in enumerate(costs.layers)
     ]
     passes = dict.fromkeys(costs.passes, 0.0)
-    return replace(costs, layers=tuple(layers), passes=passes)
+    run = {**costs.run, "replicas": REPLICAS}
+    return replace(costs, run=run, layers=tuple(layers), passes=passes)
 
 
 def runs_of(costs: ProfiledCosts) -> list[Run]:
@@ -127,16 +127,20 @@ def runs_of(costs: ProfiledCosts) -> list[Run]:
     return runs
 
 
-def take_turns(context: ProcessContext, turns: int) -> list[dict[str, tuple[float, float, int]]]:
+def calibrated(context: ProcessContext, job: Job) -> Mapping[str, object]:
+    """The measurements of a profile, on the ranks of one replica."""
+    return measure(Bench(context, job, QUICK, init_process_group(context, job))) or {}
+
+
+def take_turns(
+    context: ProcessContext, costs: ProfiledCosts
+) -> list[dict[str, tuple[float, float, int]]]:
     """Of each turn and run: predicted and measured seconds, and the rank that is slowest."""
-    job = job_of()
-    bench = Bench(context, job, QUICK, init_process_group(context, job))
-    profile = [measure(bench)]
-    dist.broadcast_object_list(profile)
-    runs = runs_of(with_long_passes(profile[0] or {}))
+    clock_offset = init_process_group(context, job_of())
+    runs = runs_of(costs)
     return [
-        {run.name: (run.predicted, *measured(context, run, bench.clock_offset)) for run in runs}
-        for _ in range(turns)
+        {run.name: (run.predicted, *measured(context, run, clock_offset)) for run in runs}
+        for _ in range(TURNS)
     ]
 
 
@@ -154,7 +158,8 @@ def measured(context: ProcessContext, run: Run, clock_offset: float) -> tuple[fl
 
 
 def run() -> Results:
-    turns = launch(take_turns, TURNS, RANKS * REPLICAS) or []
+    profile = launch(calibrated, replace(job_of(), dp=1), RANKS) or {}
+    turns = launch(take_turns, with_long_passes(profile), RANKS * REPLICAS) or []
     rows, remarks = [], []
     base = [turn[AS_IT_IS] for turn in turns]
     wrong = []

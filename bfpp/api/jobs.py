@@ -192,7 +192,7 @@ def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
 def pass_factors(
     costs: ProfiledCosts, plan: Plan, experiment: Experiment
 ) -> tuple[tuple[float, ...], ...]:
-    """By replica and task, how many times as long it takes in the first step that is drawn."""
+    """By replica and task, its time in the first step that is drawn, over the even one."""
     from bfpp.sim.experiment.uneven import sources_of
     from bfpp.sim.unevenness.replicated_step import ReplicatedStep
     from bfpp.sim.unevenness.uneven_steps import drawn_effects
@@ -205,7 +205,7 @@ def pass_factors(
 
 
 def factors_of(step: ReplicatedStep, effects: Sequence[Effect]) -> tuple[tuple[float, ...], ...]:
-    """By replica and task, how many times as long it takes with these effects."""
+    """By replica and task, its time with these effects over that without."""
     even = np.broadcast_to(step.costs.seconds, step.shape)
     seconds = even
     for effect in effects:
