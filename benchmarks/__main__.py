@@ -31,6 +31,7 @@ SPEEDS = (
     "commands.commands",
     "sim.batch",
     "executor.prediction",
+    "executor.uneven",
     "executor.dispatch",
     "executor.halves",
     "executor.zero_bubble",

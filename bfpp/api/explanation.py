@@ -20,6 +20,7 @@ from bfpp.sim.experiment.sensitivity import Sensitivity, joined, sensitivities, 
 from bfpp.terminal.printing import counted
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
+from bfpp.traces.stragglers.gains import Remedy
 from bfpp.traces.timeline.metrics import compute_time
 from bfpp.traces.timeline.units import in_words
 
@@ -78,6 +79,15 @@ class Explanation:
     def depends_on(self) -> list[Sensitivity]:
         """The same as it is read: parameters of one effect together, none without effect."""
         return joined(each for each in self.sensitivities if each.seconds_per_percent)
+
+    @cached_property
+    def remedies(self) -> list[Remedy]:
+        """Remedies where replicas, ranks or micro-batches differ, the largest gain first."""
+        if not isinstance(self.result, Prediction) or self.result.uneven is None:
+            return []
+        from bfpp.sim.remedies.remedies import remedies  # an even step needs none
+
+        return remedies(self.result.experiment, self.result.uneven)
 
     @property
     def fullest_rank(self) -> str:
@@ -198,6 +208,7 @@ class Explanation:
             "critical_path": path,
             "communication": [each._asdict() for each in self.bounds],
             "sensitivities": [asdict(each) for each in self.sensitivities],
+            **({"remedies": [each._asdict() for each in self.remedies]} if self.remedies else {}),
             "fastest_rule": self.rule
             and {"schedule": self.rule.result.name, **self.difference(self.rule)},
         }

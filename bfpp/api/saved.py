@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfpp.api.results import Result
+from bfpp.schedules import Schedule, TaskGraph, build_graph
 from bfpp.terminal import formats
 from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.traces.explain.causes import Causes
@@ -20,6 +21,10 @@ from bfpp.traces.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from bfpp.sim.engines.cost_model import CostModel
+
+
+NOT_MEASURED = "not_measured"
+"""The note of a replay on operations whose durations are not known, and which take no time."""
 
 
 def add_timeline_argument(
@@ -108,6 +113,31 @@ class SavedTimeline(Result):
         from bfpp.sim.costs.measured_replay import AsItRan
 
         return AsItRan(self.causes)
+
+    def as_schedule(self, rule: Schedule, parts: int | None = None) -> SavedTimeline:
+        """The same step by another schedule, with these durations.
+
+        Ranks have as many `parts` as they have units, by default. Raises `InvalidConfiguration`
+        for a schedule that this timeline says too little of.
+        """
+        own = self.timeline.graph
+        parts = parts or -(-own.layout.units // own.layout.pp)
+        layout = rule.divided(own.layout.pp, own.layout.microbatches, parts)
+        return self._replayed(build_graph(rule, layout, own.communication))
+
+    def as_itself(self) -> SavedTimeline:
+        """The same step with its own times, without what it waited for beyond its order."""
+        return self._replayed(self.timeline.graph)
+
+    def _replayed(self, graph: TaskGraph) -> SavedTimeline:
+        from bfpp.sim.engines.engines import simulate
+        from bfpp.sim.remedies.measured_elsewhere import MeasuredElsewhere
+
+        costs = MeasuredElsewhere(self.causes)
+        replayed = simulate(graph, costs)
+        unknown = costs.not_measured(graph)
+        about = {NOT_MEASURED: ", ".join(unknown)} if unknown else {}
+        return SavedTimeline(replace(replayed, about=about))
 
     @cached_property
     def record(self) -> dict[str, Any]:

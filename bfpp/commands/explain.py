@@ -12,6 +12,7 @@ from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE
 from bfpp.api.saved import (
+    NOT_MEASURED,
     SavedTimeline,
     is_job_file,
     is_timeline_file,
@@ -23,7 +24,7 @@ from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import holds_experiment, named, require_same_unit, side_by_side
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
-from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput, Schedule
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
@@ -41,7 +42,7 @@ SENSITIVITIES_SHOWN = 12
 DIVIDING = ("model", *of_group(STAGES))
 """Values that another schedule of the same model needs, to be divided alike."""
 
-NOT_AGAINST = {"-h", "--help", "--json", "--json-schema", "--set", "--against"}
+NOT_AGAINST = {"-h", "--help", "--json", "--json-schema", "--set", "--against", "--what-if"}
 """Options that say nothing of a configuration."""
 
 
@@ -73,6 +74,14 @@ def add_arguments(parser: Parser) -> None:
         "such as inter_node.bandwidth; each --set is a separate case",
     )
     group.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar='"SCHEDULE"',
+        help="of a timeline or a job: another schedule with the same durations, such as "
+        '"breadth-first --loops 4"',
+    )
+    group.add_argument(
         "--against",
         action="append",
         default=[],
@@ -99,7 +108,8 @@ def run(options: argparse.Namespace) -> int:
     if is_job_file(Path(options.schedule)):
         from bfpp.reports.jobs.printing import explain_job  # most often, it is no job
 
-        return explain_job(options)
+        what_if = {text: _rule(options.parser, text) for text in options.what_if}
+        return explain_job(options, what_if)
     if is_trace_file(options.schedule):
         from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
 
@@ -112,7 +122,8 @@ def run(options: argparse.Namespace) -> int:
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)
     if options.json:
         differences = [
-            {"case": text, **before.difference(after)} for text, (before, after) in cases.items()
+            {"case": text, **before.difference(after), **_unknown(after)}
+            for text, (before, after) in cases.items()
         ]
         print_json(with_assumptions({**base.record(), "what_if": differences}, assumed))
     else:
@@ -131,6 +142,8 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
     """The experiment's prediction, and its cases."""
     experiment = shared.experiment(options)
     assumed = assumptions(options)
+    if options.what_if:
+        raise InvalidConfiguration("what_if", "is of a timeline; --against compares experiments")
     compared = []
     for text in options.set:
         costs = changed(experiment.costs, parse_change(text))
@@ -164,9 +177,29 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
     for text in options.set:
         costs = changed(saved.costs, parse_change(text))
         cases[text] = replayed(saved.costs), replayed(costs)
+    for text in options.what_if:
+        rule, parts = _rule(options.parser, text)
+        cases[text] = Explanation(saved.as_itself()), Explanation(saved.as_schedule(rule, parts))
     for text in options.against:
         cases[text] = base, Explanation(SavedTimeline(load(Path(text), "--against")))
     return base, cases, []
+
+
+def _rule(parser: Parser, text: str) -> tuple[Schedule, int | None]:
+    """The schedule of --what-if, and the parts of a rank that it gives, if any."""
+    parsed = parser.parse(_split("what_if", text))
+    values = shared.given(parsed)
+    if refused := values.keys() - of_group(STAGES):
+        reason = f"{min(refused)} is that of the timeline; only a schedule and its parameters"
+        raise InvalidConfiguration("what_if", f"{reason} can be others")
+    return shared.experiment(parsed).rule, values.get("loops") or values.get("units_per_stage")
+
+
+def _split(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidConfiguration(option, f"{text!r}: {error}") from None
 
 
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
@@ -177,10 +210,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     them.
     """
     parser: Parser = options.parser
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InvalidConfiguration("against", f"{text!r}: {error}") from None
+    words = _split("against", text)
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
         raise InvalidConfiguration("against", f"{min(refused)} is not an option of an experiment")
     base, inherited = vars(options), shared.given(options)
@@ -242,6 +272,10 @@ def _print(explained: Explanation) -> None:
                 for each in explained.bounds
             ],
         )
+    if explained.remedies:
+        from bfpp.reports.jobs.remedies import print_remedies  # an even step has none
+
+        print_remedies(explained.remedies)
     strongest = explained.depends_on[:SENSITIVITIES_SHOWN]
     print_table(
         f"What the step time depends on (the {len(strongest)} strongest)",
@@ -288,6 +322,14 @@ def _print_difference(text: str, base: Explanation, other: Explanation) -> None:
     change = "" if share is None else f"step time {share:+.2%}, "
     title = f"With {one_line(text)}: {change}by cause on the mean rank"
     print_table(title, ("cause", "difference"), rows)
+    for names in _unknown(other).values():
+        output().print(Text(f"Not measured, and left out: {', '.join(names)}."), soft_wrap=True)
+
+
+def _unknown(after: Explanation) -> dict[str, list[str]]:
+    """Operations that no duration is known of, where another schedule is replayed."""
+    about = after.result.timeline.about
+    return {NOT_MEASURED: str(about[NOT_MEASURED]).split(", ")} if NOT_MEASURED in about else {}
 
 
 def _signed(seconds: float) -> str:

@@ -55,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
     add_device_arguments(parser)
     add_process_arguments(parser)
     add_training_arguments(parser)
+    shared.add_uneven_arguments(parser)
     group = parser.add_argument_group("output")
     group.add_argument(
         "--verify",
@@ -106,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_check:
         require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
-    sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
+    sleeps = sleeps_of(load_profile(options.sleep), plan, options) if options.sleep else None
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens) as listener:

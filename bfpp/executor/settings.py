@@ -185,12 +185,21 @@ class Training:
 
 @dataclass(frozen=True)
 class Sleeps:
-    """Seconds that each stage's passes take where nothing is computed."""
+    """Seconds that each stage's passes take where nothing is computed.
+
+    `factors` has how many times as long a task takes in each pipeline, by its number, where passes
+    differ.
+    """
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     backward_input: tuple[float, ...]
     backward_weight: tuple[float, ...]
+    factors: tuple[tuple[float, ...], ...] | None = None
+
+    def factor(self, pipeline: int, task: int) -> float:
+        """The time of a task in a pipeline, over that of its kind."""
+        return 1.0 if self.factors is None else self.factors[pipeline][task]
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,11 @@ def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) 
         _add(group, name, OPTIONS[name], DEFAULTS[name])
 
 
+def add_uneven_arguments(parser: argparse.ArgumentParser) -> None:
+    """Values that make replicas, ranks or micro-batches differ."""
+    _add_group(parser, UNEVEN)
+
+
 def add_experiment_arguments(parser: Parser) -> None:
     """All options of an experiment other than its schedule."""
     add_layout_arguments(parser)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bfpp.api.saved import is_job_table
+import numpy as np
+
+from bfpp.api.saved import SavedTimeline, is_job_table
+from bfpp.schedules import Schedule
 from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
 from bfpp.traces.formats.operations_json import load_operations
 from bfpp.traces.profiles.operation_parquet import read_operations
+from bfpp.traces.stragglers.gains import Remedy, TriedRemedy, by_gain, gained
 from bfpp.traces.stragglers.joint_steps import JointSteps, joint_steps
+from bfpp.traces.stragglers.one_pipeline import pipeline_timeline
 from bfpp.traces.stragglers.patterns import (
     DifferentStep,
     Pattern,
@@ -21,6 +26,7 @@ from bfpp.traces.stragglers.patterns import (
     different_steps,
     pattern,
 )
+from bfpp.traces.stragglers.remedies import JobCase, remedies
 from bfpp.traces.stragglers.slowdowns import Slowdown, Slowdowns, Worker
 from bfpp.traces.timeline.operation_table import OperationTable
 
@@ -48,9 +54,15 @@ class Culprit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JobExplanation:
-    """The slowdown of a job by who causes it, from its operations in many steps."""
+    """The slowdown of a job by who causes it, from its operations in many steps.
+
+    `layers` are the model's, if they are known: a recut then moves whole ones. `what_if` has
+    schedules to try, by what they are called, and the parts of a rank with each, if they are given.
+    """
 
     table: OperationTable
+    layers: int | None = None
+    what_if: Mapping[str, tuple[Schedule, int | None]] = field(default_factory=dict)
 
     @cached_property
     def job(self) -> JointSteps:
@@ -108,6 +120,36 @@ class JobExplanation:
         """Steps that differ from the rest."""
         return different_steps(self.slowdowns)
 
+    @cached_property
+    def remedies(self) -> list[Remedy]:
+        """The gain of each remedy that applies, the largest first."""
+        found = remedies(JobCase(self.slowdowns, self.layers))
+        return by_gain([*found, *(self._of_schedule(each) for each in self.what_if)])
+
+    def _of_schedule(self, called: str) -> Remedy:
+        """Another schedule of passes and transfers, replica by replica: the slowest decides."""
+        rule, parts = self.what_if[called]
+        saved = [
+            max(0.0, *before) - max(0.0, *after)
+            for step in self.steps
+            for before, after in [self._both(step, rule, parts)]
+        ]
+        replayed = self.slowdowns.replayed
+        return gained(TriedRemedy("schedule", called, replayed - np.array(saved)), replayed)
+
+    def _both(
+        self, step: int, rule: Schedule, parts: int | None
+    ) -> tuple[list[float], list[float]]:
+        """Seconds of each replica's passes in a step: in their order, and by another schedule."""
+        rows, table = self.table.step == self.table.steps.index(step), self.table
+        before, after = [], []
+        for replica in np.unique(table.replica[rows]).tolist():
+            timeline = pipeline_timeline(table, step, table.replicas[replica])
+            own = SavedTimeline(timeline)
+            before.append(own.as_itself().timeline.step_time)
+            after.append(own.as_schedule(rule, parts).timeline.step_time)
+        return before, after
+
     @property
     def not_measured(self) -> int:
         """Operations that ran, by all that is known, and whose own time was not measured."""
@@ -134,6 +176,7 @@ class JobExplanation:
             },
             "different_steps": [each._asdict() for each in self.different_steps],
             "pattern": self.pattern._asdict(),
+            "remedies": [each._asdict() for each in self.remedies],
             "operations": len(self.table),
             "not_measured": self.not_measured,
             "left_out": dict(self.table.left_out),

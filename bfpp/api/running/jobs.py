@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -17,11 +19,13 @@ from bfpp.executor.settings import Activations, Optimization, Sleeps
 from bfpp.options import shared
 from bfpp.options.run_settings import device_settings, require_consistent, training_settings
 from bfpp.options.trained_model import source_of, ties
-from bfpp.schedules import InvalidConfiguration, InvalidInput, registered_name
+from bfpp.schedules import Degrees, InvalidConfiguration, InvalidInput, registered_name
 from bfpp.schedules.formats.orders_file import as_given
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION
 from bfpp.sim.costs.measured_profile import PASSES, ProfiledCosts
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.values import of_group
+from bfpp.sim.experiment.values.option import UNEVEN
 from bfpp.terminal.error_lines import one_line
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from bfpp.executor.plan.plan import Plan
     from bfpp.executor.processes import Limits, RunFailed
     from bfpp.executor.train.job import Job
+    from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
 
 FAILED = 1
 """The exit code of a run that failed."""
@@ -110,7 +115,7 @@ def job_of_options(options: argparse.Namespace) -> Job:
     Raises `InvalidConfiguration` for options that contradict each other, or cannot be run.
     """
     require_consistent(options)
-    experiment = shared.pipeline(options)
+    experiment = uneven_experiment(options) or shared.pipeline(options)
     configuration = experiment.configuration
     if options.sleep and configuration.communication.offload:
         raise InvalidConfiguration("sleep", "keeps no activations: not with --offload")
@@ -149,8 +154,13 @@ def limits_of(options: argparse.Namespace) -> Limits:
     return Limits(hang=options.task_timeout, start=options.start_timeout)
 
 
-def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
-    """Seconds that passes sleep instead of computing, from a profile of the same model."""
+def sleeps_of(
+    costs: ProfiledCosts, plan: Plan, options: argparse.Namespace | None = None
+) -> Sleeps:
+    """Seconds that passes sleep instead of computing, from a profile of the same model.
+
+    By options that make them differ, they are those of the first step that is drawn.
+    """
     layout, samples = plan.graph.layout, costs.microbatch_size
     if costs.cuts(layout) != plan.cuts or samples != plan.microbatch_size:
         raise InvalidConfiguration(
@@ -158,4 +168,47 @@ def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
             f"{costs.name} is of {len(costs.layers)} layers and micro-batches of {samples}, "
             f"not {len(plan.model.layers)} and {plan.microbatch_size}, or has its ends elsewhere",
         )
-    return Sleeps(**{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES})
+    uneven = uneven_experiment(options) if options else None
+    return Sleeps(
+        **{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES},
+        factors=pass_factors(costs, plan, uneven) if uneven else None,
+    )
+
+
+def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
+    """The experiment whose passes differ; None if nothing makes them.
+
+    Raises `InvalidConfiguration` for links, which are as they are, and without mocked compute.
+    """
+    given = shared.given(options)
+    values = {name: given[name] for name in of_group(UNEVEN) if name in given}
+    if values and not options.sleep:
+        raise InvalidConfiguration(min(values), "needs --mock-compute in a run")
+    if "slow_links" in values:
+        raise InvalidConfiguration("slow_links", "can be simulated only; passes alone are mocked")
+    return shared.pipeline(options).changed(**values) if values else None
+
+
+def pass_factors(
+    costs: ProfiledCosts, plan: Plan, experiment: Experiment
+) -> tuple[tuple[float, ...], ...]:
+    """By replica and task, its time in the first step that is drawn, over the even one."""
+    from bfpp.sim.experiment.uneven import sources_of
+    from bfpp.sim.unevenness.replicated_step import ReplicatedStep
+    from bfpp.sim.unevenness.uneven_steps import drawn_effects
+
+    graph = plan.graph
+    degrees = Degrees(pp=graph.layout.pp, dp=plan.dp)
+    step = ReplicatedStep(graph, costs.costs(graph), degrees, plan.microbatch_size)
+    [effects] = drawn_effects(step, sources_of(experiment), 1, experiment.sample_seed)
+    return factors_of(step, effects)
+
+
+def factors_of(step: ReplicatedStep, effects: Sequence[Effect]) -> tuple[tuple[float, ...], ...]:
+    """By replica and task, its time with these effects over that without."""
+    even = np.broadcast_to(step.costs.seconds, step.shape)
+    seconds = even
+    for effect in effects:
+        seconds = seconds * effect.factor + effect.added
+    factors = np.divide(seconds, even, out=np.ones(step.shape), where=even > 0)
+    return tuple(map(tuple, factors.tolist()))

@@ -7,7 +7,7 @@ So communication can be measured with more ranks than the machine has cores.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -55,7 +55,7 @@ class MockWorker(Worker):
     def forward(self, task: Task) -> None:
         """Pass on zeros after the given time."""
         cell = Cell(task.unit, task.microbatch)
-        with self._taking(self.sleeps.forward[task.unit]):
+        with self._taking(self.sleeps.forward, task):
             if cell.unit == self.plan.graph.layout.units - 1:
                 self.losses[cell.microbatch] = torch.zeros(())
             else:
@@ -64,23 +64,24 @@ class MockWorker(Worker):
 
     def backward(self, task: Task) -> None:
         """Return zeros after the given time."""
-        with self._taking(self.sleeps.backward[task.unit]):
+        with self._taking(self.sleeps.backward, task):
             self._return_zeros(Cell(task.unit, task.microbatch))
             self._release(Cell(task.unit, task.microbatch))
 
     def backward_input(self, task: Task) -> None:
         """The input half of a backward pass, which returns zeros."""
-        with self._taking(self.sleeps.backward_input[task.unit]):
+        with self._taking(self.sleeps.backward_input, task):
             self._return_zeros(Cell(task.unit, task.microbatch))
 
     def backward_weight(self, task: Task) -> None:
         """The weight half."""
-        with self._taking(self.sleeps.backward_weight[task.unit]):
+        with self._taking(self.sleeps.backward_weight, task):
             self._release(Cell(task.unit, task.microbatch))
 
     @contextmanager
-    def _taking(self, seconds: float) -> Iterator[None]:
-        """Sleep until the enclosed work has taken this long."""
+    def _taking(self, of_units: Sequence[float], task: Task) -> Iterator[None]:
+        """Sleep until the enclosed work has taken as long as a task of its unit is to."""
+        seconds = of_units[task.unit] * self.sleeps.factor(self.pipeline, task.number)
         end = time.perf_counter() + seconds - self.oversleep
         yield
         time.sleep(max(end - time.perf_counter(), 0.0))

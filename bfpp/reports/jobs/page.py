@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bfpp.api.recorded.stragglers import JobExplanation
+from bfpp.reports.jobs.remedies import REMEDY_COLUMNS, remedy_rows
 from bfpp.reports.jobs.verdict import SLOWDOWN_COLUMNS, TITLES, slowdown_rows, verdict
 from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.operations.operations import Operation
@@ -139,7 +140,14 @@ def _colour_of(kind: str) -> str:
 
 
 def _tables(explained: JobExplanation) -> list[Section]:
-    sections = []
+    sections = [
+        Section(
+            "Remedies",
+            "The share of the mean step that each would save, for as much work.",
+            columns=REMEDY_COLUMNS,
+            rows=remedy_rows(explained.remedies),
+        )
+    ]
     for kind, title in TITLES.items():
         rows = slowdown_rows(explained.by[kind], explained.steps, LISTED)
         if rows:

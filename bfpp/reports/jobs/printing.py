@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.text import Text
 
 from bfpp.api.recorded.stragglers import JobExplanation, load_job
 from bfpp.options import shared
+from bfpp.reports.jobs.remedies import print_remedies
 from bfpp.reports.jobs.verdict import SLOWDOWN_COLUMNS, TITLES, slowdown_rows, verdict
-from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput, Schedule
 from bfpp.terminal.printing import output, print_json, print_table
 
 SHOWN = 6
 """Culprits of each kind in text; JSON has all of them."""
 
 
-def explain_job(options: argparse.Namespace) -> int:
+def explain_job(
+    options: argparse.Namespace, what_if: Mapping[str, tuple[Schedule, int | None]]
+) -> int:
     """Explain the job of a file: print, and draw its page if one is asked for."""
     for name in ("set", "against"):
         if getattr(options, name):
             raise InvalidConfiguration(name, "is of a configuration or a timeline, not of a job")
-    if given := shared.given(options):
-        raise InvalidConfiguration(min(given), "a job is as it ran")
+    if given := shared.given(options).keys() - {"layers"}:
+        raise InvalidConfiguration(min(given), "a job is as it ran; --layers alone is asked for")
     path = Path(options.schedule)
-    explained = JobExplanation(load_job(path, "TRACE"))
+    explained = JobExplanation(load_job(path, "TRACE"), options.layers, what_if)
     try:
         explained.require_replayable()
     except InvalidInput as error:
@@ -52,3 +56,4 @@ def _print(explained: JobExplanation) -> None:
         if rows:
             columns = title, *SLOWDOWN_COLUMNS
             print_table(f"Slowdown by {title}, all others made even{more}", columns, rows)
+    print_remedies(explained.remedies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from bfpp.api.recorded.stragglers import JobExplanation
+from bfpp.reports.jobs.remedies import best_remedy
 from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.printing import counted
 from bfpp.traces.stragglers.patterns import DifferentStep, Pattern, pattern
@@ -49,6 +50,7 @@ def verdict(explained: JobExplanation) -> Iterator[str]:
     if explained.slowdown > SLIGHT:
         yield from _blamed(explained)
         yield _recurs(explained)
+    yield from best_remedy(explained.remedies)
     if differing := explained.different_steps:
         steps = [_differs(each) for each in differing[:SHOWN]]
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""

@@ -50,10 +50,15 @@ class Pace:
 
 def _lateness(causes: Causes) -> Seconds:
     """For each task, the seconds from its blocker's end to its start; 0 where simulated."""
-    timeline, blocker = causes.timeline, causes.blocker
-    could_start = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
-    late: Seconds = np.maximum(timeline.start - could_start, 0.0)
+    late: Seconds = np.maximum(causes.timeline.start - could_start(causes), 0.0)
     return late
+
+
+def could_start(causes: Causes) -> Seconds:
+    """For each task, when its blocker ended: at the step's begin, if it has none."""
+    timeline, blocker = causes.timeline, causes.blocker
+    ended: Seconds = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
+    return ended
 
 
 def paces(causes: Causes) -> list[Pace]:

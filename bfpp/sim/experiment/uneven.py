@@ -50,17 +50,22 @@ def sources_of(experiment: Experiment) -> list[UnevenSource]:
     return [_MADE[name](experiment) for name in SOURCES_OF_UNEVENNESS if getattr(experiment, name)]
 
 
-def steps_of(
-    experiment: Experiment, graph: TaskGraph, costs: CostModel, engine: str = DEFAULT
-) -> UnevenSteps:
-    """Its sampled steps, of which something makes the replicas, ranks or micro-batches differ."""
-    step = ReplicatedStep(
+def replicated_step(experiment: Experiment, graph: TaskGraph, costs: CostModel) -> ReplicatedStep:
+    """A step of its replicas, before anything makes them differ."""
+    return ReplicatedStep(
         graph,
         costs.costs(graph),
         experiment.configuration.degrees,
         experiment.microbatch_size,
         experiment.physical,
     )
+
+
+def steps_of(
+    experiment: Experiment, graph: TaskGraph, costs: CostModel, engine: str = DEFAULT
+) -> UnevenSteps:
+    """Its sampled steps, of which something makes the replicas, ranks or micro-batches differ."""
+    step = replicated_step(experiment, graph, costs)
     return uneven_steps(
         step, sources_of(experiment), experiment.sampled_steps, experiment.sample_seed, engine
     )

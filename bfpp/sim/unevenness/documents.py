@@ -29,10 +29,14 @@ POOL = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Sequences by what they take: tokens (with padding), and attended squares of tokens."""
+    """Sequences by what they take: tokens (with padding), and attended squares of tokens.
+
+    `filled` is the share of all tokens that are documents'.
+    """
 
     tokens: Seconds
     squares: Seconds
+    filled: float = 1.0
 
 
 def concatenated(documents: Offsets, length: int) -> Sequences:
@@ -44,7 +48,7 @@ def concatenated(documents: Offsets, length: int) -> Sequences:
     cuts = cuts[cuts <= whole * length]
     pieces = np.diff(cuts, prepend=0)
     squares = np.bincount((cuts - 1) // length, pieces.astype(float) ** 2, whole).astype(float)
-    return Sequences(np.full(whole, float(length)), squares)
+    return Sequences(np.full(whole, float(length)), squares, min(total / (whole * length), 1.0))
 
 
 def first_fit(documents: Offsets, length: int) -> Sequences:
@@ -100,7 +104,8 @@ def packed(
 
 def _in_bins(documents: Offsets, bins: list[int], length: int) -> Sequences:
     squares = np.bincount(bins, documents.astype(float) ** 2).astype(float)
-    return Sequences(np.full(len(squares), float(length)), squares)
+    filled = float(documents.sum()) / (len(squares) * length)
+    return Sequences(np.full(len(squares), float(length)), squares, filled)
 
 
 class _FirstRoom:

@@ -45,6 +45,7 @@ class TableOfFactors(WorkSource):
 
     name: ClassVar[str] = FIELD
     is_random = False
+    is_of_microbatches = False
 
     rows: tuple[FactorRow, ...]
 

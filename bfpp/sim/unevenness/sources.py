@@ -176,13 +176,14 @@ class Pause:
 class Pauses(SlowdownSource):
     """Garbage collection, data loading and the like: a worker stops at some pass of its own.
 
-    A worker is a pipeline rank of a replica; each stops by itself.
+    A worker is a pipeline rank of a replica; each stops by itself, or all `together`.
     """
 
     name: ClassVar[str] = "pauses"
     PLACES: ClassVar[tuple[str, ...]] = (RANK, REPLICA)
 
     pauses: tuple[Pause, ...]
+    together: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Pauses:
@@ -217,8 +218,11 @@ class Pauses(SlowdownSource):
         }
         for each in self.pauses:
             require_within(self.name, each.at, {REPLICA: workers[0], RANK: workers[1]})
-            stops = (random.random(workers) < 1 / each.steps) & chosen(each.at, columns)
-            when = start[:-1] + (random.random(workers) * np.diff(start)).astype(np.int64)
+            alike = (1, 1) if self.together else workers
+            stops = (random.random(alike) < 1 / each.steps) & chosen(each.at, columns)
+            stops = np.broadcast_to(stops, workers)
+            when = start[:-1] + (random.random(alike) * np.diff(start)).astype(np.int64)
+            when = np.broadcast_to(when, workers)
             replica, rank = np.nonzero(stops)
             added[replica, passes[when[replica, rank]]] += each.seconds
         return Effect(NOTHING.factor, added)

@@ -115,15 +115,11 @@ def uneven_steps(
     engine: str = DEFAULT,
 ) -> UnevenSteps:
     """Simulate as many steps as samples, or one where no source is random."""
-    replay = _StepReplays(step, engine)
+    replay = StepReplays(step, engine)
     if not any(source.is_random for source in sources):
         samples = 1
     rows, drawn = [], []
-    for number in range(samples):
-        generators = np.random.default_rng([seed, number]).spawn(len(sources))
-        effects = [
-            each.effect(step, random) for each, random in zip(sources, generators, strict=True)
-        ]
+    for effects in drawn_effects(step, sources, samples, seed):
         even = [each.even(step, effect) for each, effect in zip(sources, effects, strict=True)]
         rows.append([replay.seconds(each) for each in _variants(effects, even)])
         drawn.append(effects)
@@ -142,6 +138,15 @@ def uneven_steps(
     )
 
 
+def drawn_effects(
+    step: ReplicatedStep, sources: Sequence[UnevenSource], samples: int, seed: int
+) -> Iterator[list[Effect]]:
+    """The effects of sources in each of so many steps: of a seed always the same."""
+    for number in range(samples):
+        generators = np.random.default_rng([seed, number]).spawn(len(sources))
+        yield [each.effect(step, random) for each, random in zip(sources, generators, strict=True)]
+
+
 def _variants(effects: list[Effect], even: list[Effect]) -> Iterator[list[Effect]]:
     """A step as it is, evenly, with each source alone, and without each."""
     yield effects
@@ -153,7 +158,7 @@ def _variants(effects: list[Effect], even: list[Effect]) -> Iterator[list[Effect
 
 
 @dataclass(eq=False)
-class _StepReplays:
+class StepReplays:
     """Replays of a step's replicas, whose joint graphs are made and checked once."""
 
     step: ReplicatedStep

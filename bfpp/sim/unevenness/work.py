@@ -15,12 +15,17 @@ from bfpp.schedules import InvalidConfiguration, Operation
 from bfpp.schedules.columns import Offsets, Seconds
 from bfpp.schedules.settings.recomputation import CORE_ATTENTION, EXPERT_ACTIVATION, EXPERTS
 from bfpp.sim.unevenness.counted_numbers import CountedNumbers
-from bfpp.sim.unevenness.documents import NO_PACKING, packed
+from bfpp.sim.unevenness.documents import NO_PACKING, Sequences, packed
 from bfpp.sim.unevenness.replicated_step import NOTHING, Effect, ReplicatedStep
 
 
 class WorkSource:
-    """A source without which there would be as much work, in equal parts."""
+    """A source without which there would be as much work, in equal parts.
+
+    `is_of_microbatches`: the work goes where a micro-batch goes.
+    """
+
+    is_of_microbatches: ClassVar[bool] = True
 
     @property
     def is_random(self) -> bool:
@@ -39,6 +44,9 @@ class DocumentLengths(WorkSource):
     A pass takes its seconds in proportion to the tokens, and core attention's share of them
     (`attention_share`; by default the model's) to the squares of documents. What is sent between
     ranks is in proportion to tokens. Slices of a micro-batch have equal shares of it.
+
+    Costs are of sequences of `packed_length`; documents are packed into as many times that as
+    `stretched` says.
     """
 
     name: ClassVar[str] = "lengths"
@@ -47,11 +55,12 @@ class DocumentLengths(WorkSource):
     packing: str = "concatenate"
     packed_length: int | None = None
     attention_share: float | None = None
+    stretched: int = 1
 
     def effect(self, step: ReplicatedStep, random: np.random.Generator) -> Effect:
         """A factor of passes and transfers, by replica and micro-batch."""
         size, length = step.microbatch_size, self._length(step)
-        sequences = packed(self.lengths, self.packing, length, random)
+        sequences = self._packed(step, random)
         layout = step.graph.layout
         shape = step.replicas, layout.whole_microbatches, size
         chosen = random.permutation(np.resize(np.arange(len(sequences.tokens)), np.prod(shape)))
@@ -66,6 +75,14 @@ class DocumentLengths(WorkSource):
         passes = (1 - share) * of_tokens + share * of_squares
         moved = np.where(step.is_transfer, of_tokens, 1.0)
         return Effect(np.where(step.graph.is_compute, passes, moved), NOTHING.added)
+
+    def filled(self, step: ReplicatedStep) -> float:
+        """The share of tokens that are documents', of a pool of documents."""
+        return self._packed(step, np.random.default_rng(0)).filled
+
+    def _packed(self, step: ReplicatedStep, random: np.random.Generator) -> Sequences:
+        length = self._length(step) * self.stretched
+        return packed(self.lengths, self.packing, length, random)
 
     def _length(self, step: ReplicatedStep) -> int:
         """Tokens of a full sequence, which the even step's costs are of."""
@@ -115,13 +132,15 @@ class ExpertRouting(WorkSource):
     Each micro-batch of a replica is like one observation, drawn at random. One layer is for all.
     The busiest expert-parallel device makes the others of its group wait in each layer: passes take
     as much more, in the share of them that is the experts' (`expert_share`; by default the
-    model's). An even step has as many tokens for each device.
+    model's). An even step has as many tokens for each device. With a `capacity`, an expert takes
+    as many times the mean at most; what is beyond is dropped.
     """
 
     name: ClassVar[str] = "routing"
 
     loads: Offsets
     expert_share: float | None = None
+    capacity: float | None = None
 
     @property
     def is_random(self) -> bool:
@@ -147,8 +166,11 @@ class ExpertRouting(WorkSource):
         observations, layers, experts = self.loads.shape
         if experts % devices:
             raise InvalidConfiguration("routing", f"has {experts} experts, for --ep {devices}")
-        loads = self.loads.reshape(observations, layers, devices, -1).sum(axis=3)
-        of_layers = loads.max(axis=2) / np.maximum(loads.mean(axis=2), 1)
+        mean = self.loads.mean(axis=2, keepdims=True)
+        most = np.inf if self.capacity is None else self.capacity * mean
+        taken = np.minimum(self.loads, most).reshape(observations, layers, devices, -1)
+        of_device = np.maximum(mean[:, :, 0] * experts / devices, 1)
+        of_layers = taken.sum(axis=3).max(axis=2) / of_device
         if layers < units:
             if layers > 1:
                 raise InvalidConfiguration("routing", f"has {layers} layers, for {units} units")
