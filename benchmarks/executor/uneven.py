@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.executor.prediction import WARM_UP
 from benchmarks.helpers.measure import Results
-from bfpp.api.jobs import factors_of, sleeps_of
+from bfpp.api.running.jobs import factors_of, sleeps_of
 from bfpp.api.predictions import predict
 from bfpp.executor.measure.passes import QUICK, Bench, measure
 from bfpp.executor.model.sources import TransformerSource
