@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.executor.prediction import WARM_UP
 from benchmarks.helpers.measure import Results
-from bfpp.api.running.jobs import factors_of, sleeps_of
 from bfpp.api.predictions import predict
+from bfpp.api.running.jobs import factors_of, sleeps_of
 from bfpp.executor.measure.passes import QUICK, Bench, measure
 from bfpp.executor.model.sources import TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes

@@ -11,7 +11,7 @@ from bfpp.terminal.printing import RANKS_SHOWN, print_table
 from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord, steps_of
 
 if TYPE_CHECKING:
-    from bfpp.executor.memory.sizes import Start
+    from bfpp.executor.memory.sizes import StartMemory
     from bfpp.executor.train.memory_report import MeasuredMemory
 
 HOST = "offloaded, on the host"
@@ -67,7 +67,7 @@ def _task(held: MemoryRecord, graph: TaskGraph) -> dict[str, Any]:
     }
 
 
-def start_record(measured: Sequence[int], predicted: Sequence[Start]) -> list[dict[str, Any]]:
+def start_record(measured: Sequence[int], predicted: Sequence[StartMemory]) -> list[dict[str, Any]]:
     """The most bytes of tensors in each process before the first step, and what is predicted."""
     return [
         {"process": process, "peak": peak, "predicted_peak": expected.peak}

@@ -35,7 +35,7 @@ from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord
 from bfpp.traces.timeline.units import GIGABYTE
 
 if TYPE_CHECKING:
-    from bfpp.executor.memory.sizes import Start
+    from bfpp.executor.memory.sizes import StartMemory
     from bfpp.executor.model.transformer.transformer import TransformerSizes
     from bfpp.executor.plan.plan import Plan
     from bfpp.executor.train.job import Job
@@ -56,7 +56,7 @@ class Unpadded(Transformer):
         return self.vocabulary
 
 
-def start_of_job(job: Job, plan: Plan) -> list[Start]:
+def start_of_job(job: Job, plan: Plan) -> list[StartMemory]:
     """Predicted memory of each process of a job before its first step."""
     from bfpp.executor.memory.sizes import start_bytes
 
@@ -69,7 +69,7 @@ def start_of_job(job: Job, plan: Plan) -> list[Start]:
 
 
 def require_memory(
-    job: Job, plan: Plan, predicted: Sequence[MemoryRecord], starts: Sequence[Start]
+    job: Job, plan: Plan, predicted: Sequence[MemoryRecord], starts: Sequence[StartMemory]
 ) -> None:
     """Raise `InvalidConfiguration` where this machine, or one of its GPUs, cannot hold the ranks.
 

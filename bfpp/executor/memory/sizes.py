@@ -67,7 +67,7 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
     }
 
 
-class Start(NamedTuple):
+class StartMemory(NamedTuple):
     """The most bytes of tensors in a process before its first step, and those on its host alone.
 
     On the host are the modules that the model was given, and the layers that are made just then.
@@ -77,7 +77,7 @@ class Start(NamedTuple):
     host: int
 
 
-def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> Start:
+def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> StartMemory:
     """Memory of a process that makes workers of these `ranks`, one after another.
 
     Where the state `restores` from a checkpoint, or will be saved, buffers and moments are there
@@ -97,7 +97,7 @@ def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> Start:
         resident += round(sum(resident_bytes(plan, rank).values()))
     if restores:
         most = max(most, resident + largest * _dummy_step_bytes(plan))
-    return Start(given + most, given + making)
+    return StartMemory(given + most, given + making)
 
 
 def _dummy_step_bytes(plan: Plan) -> int:
