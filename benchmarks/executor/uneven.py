@@ -81,9 +81,9 @@ def job_of(schedule: str = "1f1b") -> Job:
         Layout(RANKS, MICROBATCHES),
         Communication(),
         TransformerSource(sizes, None),
-        REPLICAS,
+        WARM_UP + STEPS,
     )
-    return replace(job, **vars(Training(microbatch_size=1)))
+    return replace(job, **vars(Training(dp=REPLICAS, microbatch_size=1)))
 
 
 def with_long_passes(profile: Mapping[str, object]) -> ProfiledCosts:
