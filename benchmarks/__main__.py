@@ -47,6 +47,7 @@ OTHERS = (
     "house.fuzzing",
     "sim.accuracy",
     "sim.recipes",
+    "sim.searched",
     "executor.acceptance",
     "house.mutations",
     "launchers.launch_files",
