@@ -48,6 +48,7 @@ OTHERS = (
     "sim.accuracy",
     "sim.recipes",
     "sim.searched",
+    "sim.fits",
     "executor.acceptance",
     "house.mutations",
     "launchers.launch_files",

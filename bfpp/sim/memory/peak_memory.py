@@ -24,7 +24,7 @@ DEVIATION = 0.1
 """Standard deviation of the logarithm of reserved memory over its prediction.
 
 That of software that nobody has measured: by it, published runs fit as often as they are said to
-(docs/accuracy.md, Memory that fits).
+(docs/fits.md).
 """
 
 
