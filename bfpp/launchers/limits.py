@@ -13,7 +13,7 @@ from bfpp.schedules import InvalidConfiguration, Per
 from bfpp.schedules.errors import did_you_mean
 from bfpp.sim.cluster.software_profiles import BFPP, CURRENT, TORCHTITAN
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.search.problem import Limits
+from bfpp.sim.search.problem import FrameworkLimits
 
 ANY = "any"
 """Whatever one of the frameworks can launch: `bfpp run` takes every order of passes."""
@@ -26,13 +26,13 @@ class Target(NamedTuple):
     has other choices of.
     """
 
-    limits: Limits | None
+    limits: FrameworkLimits | None
     implementation: str | None
     ranges: dict[str, tuple[Any, ...]]
 
 
-def _limits(name: str, room: Any) -> Limits:
-    return Limits(
+def _limits(name: str, room: Any) -> FrameworkLimits:
+    return FrameworkLimits(
         name, Launch, room.of_pipeline, room.of_communication, room.of_setting, room.as_run
     )
 

@@ -48,7 +48,7 @@ SHARDING_OF = {"megatron": (Sharding.NONE,)}
 """Shardings that an implementation supports, if not all (the paper, section Evaluation)."""
 
 
-class Limits(NamedTuple):
+class FrameworkLimits(NamedTuple):
     """Limits of what a framework can launch, asked by subject: each says why not.
 
     The limits look at `view(experiment)`, of an experiment that has the values that a limit is
@@ -113,7 +113,7 @@ class Problem:
     only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     objective: Objective = Objective.THROUGHPUT
     jitter: Jitter = USUAL_JITTER
-    limits: Limits | None = None
+    limits: FrameworkLimits | None = None
     risk: float = 1.0
     rules: tuple[Schedule, ...] = field(init=False, repr=False)
     """The schedules themselves: a name stands for another one once its file has changed."""
