@@ -47,6 +47,8 @@ OTHERS = (
     "house.fuzzing",
     "sim.accuracy",
     "sim.recipes",
+    "sim.searched",
+    "sim.fits",
     "executor.acceptance",
     "house.mutations",
     "launchers.launch_files",

@@ -33,7 +33,7 @@ OTHER = "bert-6.6b"
 CORES = 2
 COMMAND = (
     "search", "--model", MODEL, "--cluster", CLUSTER, "--gpus", str(GPUS), "--batch", str(BATCH),
-    "--json",
+    "--top", "1000000", "--json",
 )  # fmt: skip
 RUNS = 3
 

@@ -22,11 +22,12 @@ from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.numbers import MOST_PASSES
 from bfpp.sim.search.bounds import bounds_of
 from bfpp.sim.search.decision import Decision, decision
-from bfpp.sim.search.enumeration import configurations, divisors
+from bfpp.sim.search.defaults import divisors
+from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
-from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.problem import EQUAL, Problem
 from bfpp.sim.search.pruning import (
     TOO_LARGE,
     Request,
@@ -97,12 +98,12 @@ def _uneven(problem: Problem) -> Iterator[str]:
     layers, given = problem.model.layers, dict(problem.only)
     sizes = given.get("pp", sorted({*chain(*map(divisors, problem.gpus))}))
     uneven = [str(pp) for pp in sizes if pp <= layers and layers % pp]
-    if uneven and not problem.cut:
+    if uneven and problem.cut == (EQUAL,):
         *others, last = uneven
         ranks = f"{', '.join(others)} or {last}" if others else last
         yield (
             f"pipelines of {ranks} ranks, over which {layers} layers do not divide evenly "
-            "(--cut even fewer-at-ends)"
+            "(--cut as-needed)"
         )
 
 
@@ -201,8 +202,10 @@ def _by_stages(chosen: Space) -> Offsets:
 
 
 def _request(problem: Problem, top: int, met: Outcomes | None) -> Request:
-    """The request, with the results so far that decide it: all workers are sent these."""
-    return Request(top, foremost(met, top, problem.objective).compact() if met else None)
+    """The request, with as much of what was met as decides it: all workers are sent that."""
+    return Request(
+        top, foremost(met, top, problem.objective, problem.risk).compact() if met else None
+    )
 
 
 def values_of(outcome: Outcome, fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 from bfpp.api.predictions import predict
 from bfpp.api.searching import evaluated, values_of
 from bfpp.api.workers import Workers
+from bfpp.launchers.limits import ANY, find_target
 from bfpp.schedules import InvalidConfiguration, Schedule
-from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.schedules.graph.notebook import table
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.cluster.software_profiles import implementation_on
@@ -20,10 +20,12 @@ from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import values_read
 from bfpp.sim.experiment.values import OPTIONS
 from bfpp.sim.models.model import Transformer, load_model
+from bfpp.sim.search.decision import surer_ties_first
+from bfpp.sim.search.defaults import USUAL_RISK, usual_ranges, usual_schedules
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.outcomes import Outcome, Outcomes
-from bfpp.sim.search.problem import Problem, usual_ranges
-from bfpp.sim.search.pruning import evaluate_best
+from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.pruning import Request, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import ranked
 
 MOST_SHOWN = 30
@@ -157,22 +159,24 @@ def search(
     batch: int | Sequence[int],
     *,
     schedules: Sequence[str | Schedule] = (),
+    framework: str = ANY,
     implementation: str | None = None,
-    cp: Sequence[int] = (1,),
-    ep: Sequence[int] = (),
-    precision: Sequence[str] = (),
-    recompute: Sequence[str] = (),
+    risk: float = USUAL_RISK,
+    top: int | None = 15,
     workers: int = 1,
-    **full_sharding: Sequence[Any],
+    **ranges: Sequence[Any],
 ) -> ResultRows:
-    """Every way to train a model on some GPUs that fits, highest throughput first.
+    """The best ways to train a model on some GPUs, highest throughput first.
 
-    A row holds the values of its experiment and the prediction; `batch` is in samples,
-    and several are searched together, as are numbers of GPUs, sizes of context- and
-    expert-parallel groups, precisions, what is recomputed, and choices of full sharding:
-    `gather_per=("run", "step")`, `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
-    The `implementation` is the cluster's, unless one is named.
-    With more than one of `workers`, they are processes, and a script needs
+    A row holds the values of its experiment and the prediction; `batch` is in samples, and
+    several are searched together, as are numbers of GPUs. The `framework` is the one that is to
+    launch it: `megatron`, `torchtitan`, `bfpp`, or any of them; the `implementation` is its own, or
+    else the cluster's, unless one is named. Those that run out of memory with a higher probability
+    than `risk` come last. The `top` best are simulated, with the front of speed against memory;
+    with None, all that fit. Other values to search are `ranges`, as `bfpp search` takes them:
+    `cp=(1, 2)`, `ep`, `precision`, `recompute`, `tp_overlap`, `cut`, `dp_replicate`, and choices of
+    full sharding: `gather_per=("run", "step")`, `reduce_per`, `run_length`, `weight_buffers`,
+    `prefetch`. With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
 
     >>> from dataclasses import replace
@@ -183,25 +187,37 @@ def search(
     """
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     model = load_model(model) if isinstance(model, str) else model
-    software = implementation_on(cluster, implementation)
-    said = {"cp": cp, "ep": ep, "precision": precision, "recompute": recompute, **full_sharding}
-    ranges: dict[str, Any] = {name: tuple(values) for name, values in said.items() if values}
+    target = find_target(framework)
+    software = implementation_on(cluster, implementation or target.implementation)
+    values = usual_ranges(model, software) | target.ranges | ranges
+    searched: dict[str, Any] = {name: tuple(each) for name, each in values.items()}
     problem = Problem(
         model,
         cluster,
         tuple(gpus) if isinstance(gpus, Sequence) else (gpus,),
         tuple(batch) if isinstance(batch, Sequence) else (batch,),
-        tuple(schedules or DEFAULT_SCHEDULES),
+        tuple(schedules or usual_schedules(software)),
         software,
-        **(usual_ranges(model, software) | ranges),
+        limits=target.limits,
+        risk=risk,
+        **searched,
     )
+    return _best_first(problem, top, workers)
+
+
+def _best_first(problem: Problem, top: int | None, workers: int) -> ResultRows:
+    """The rows of a search, the best first."""
     chosen = configurations(problem)
     if workers == 1:
-        parts = [evaluate_best(problem, chosen).outcomes]
+        request = None if top is None else Request(top)
+        in_order = chosen if top is None else most_promising_first(problem, chosen)
+        parts = [evaluate_best(problem, in_order, request).outcomes]
     else:
         with Workers(count=workers) as several:
-            parts = [part.outcomes for part in evaluated(problem, chosen, several)]
-    best_first = ranked(Outcomes.joined(parts)) if parts else []
+            parts = [part.outcomes for part in evaluated(problem, chosen, several, top)]
+    if not parts:
+        return ResultRows()
+    best_first = surer_ties_first(problem, ranked(Outcomes.joined(parts), risk=problem.risk))
     return ResultRows(
         ResultRow(each.record, partial(_experiment, problem, each)) for each in best_first
     )

@@ -5,55 +5,48 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from bfpp.api.searching import (
-    broken_rules,
-    chosen_configurations,
-    decided,
-    search,
-    untried,
-    values_of,
-)
+from bfpp.api.searching import broken_rules, chosen_configurations, search, untried
 from bfpp.api.workers import Workers
+from bfpp.launchers.limits import ANY
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
 from bfpp.options.launch_notes import launch_of, launch_record, report_left_out
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.search import add_problem_arguments, parse_fixed, problem_of
+from bfpp.options.search import RANGES, add_problem_arguments, problem_of
 from bfpp.options.search_file import (
     add_search_file,
-    problem_alone,
     search_text,
-    searched_from,
 )
 from bfpp.reports.search.costs import cost
 from bfpp.reports.search.page import TIMELINES, write_search_page
+from bfpp.reports.search.ranking import ALL, Ranking, experiment_of_outcome, ranking_of
 from bfpp.reports.search.results import WRITERS, Journal, write_table
-from bfpp.reports.search.summary import print_decision, print_given, record_of, record_of_rival
-from bfpp.reports.search.table import print_cases, print_outcomes, rows_of
-from bfpp.schedules import Configuration, InvalidInput
-from bfpp.sim.experiment.experiment import Experiment, experiment_of
-from bfpp.sim.search.decision import Decision, Rival, compared
+from bfpp.reports.search.summary import (
+    print_answer,
+    print_given,
+    record_of_answer,
+    record_of_rival,
+)
+from bfpp.reports.search.table import SHOWN, print_cases, print_outcomes
+from bfpp.schedules import InvalidInput
+from bfpp.sim.search.defaults import USUAL_RISK
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
-from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.outcomes import Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import TOO_LARGE
 from bfpp.sim.search.ranking import (
     best_of_cases,
     nearest,
-    pareto,
-    ranked,
-    without_duplicates,
 )
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.formats import EXPERIMENT, HTML, JOURNAL, SEARCH
 from bfpp.terminal.interrupts import INTERRUPTED
-from bfpp.terminal.number_types import not_negative, seconds, seed, whole_number
+from bfpp.terminal.number_types import not_negative, probability, seconds, seed, whole_number
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import counted, output, print_json
@@ -76,31 +69,6 @@ class Tried(NamedTuple):
     interrupted: bool
 
 
-class Ranking(NamedTuple):
-    """All outcomes; those that fit, best first, also without duplicates; and why the best wins.
-
-    `given` is the experiment that the search begins from, if there is one.
-    """
-
-    outcomes: Outcomes
-    best_first: Outcomes
-    once: Outcomes
-    shown: Sequence[Outcome]
-    front: Outcomes
-    decision: Decision | None
-    given: Rival | None
-
-    @property
-    def ties(self) -> Mapping[Configuration, bool]:
-        """For each configuration shown but the best, whether it ties with that."""
-        return self.decision.ties if self.decision else {}
-
-    @property
-    def merged(self) -> int:
-        """Configurations that are the same as others."""
-        return len(self.best_first) - len(self.once)
-
-
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp search`."""
     add_search_file(parser)
@@ -115,10 +83,18 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=whole_number,
-        metavar="K",
+        type=_top,
+        metavar="K|all",
         help="find the K best and the Pareto front of throughput and memory, and simulate only "
-        "what can be one of them (default: simulate everything)",
+        f"what can be one of them (default: {SHOWN}; with --out or --journal, all that there is)",
+    )
+    parser.add_argument(
+        "--risk",
+        type=probability,
+        default=USUAL_RISK,
+        metavar="X",
+        help="probability of running out of memory that the best may have (default: "
+        f"{USUAL_RISK:g})",
     )
     parser.add_argument(
         "--objective",
@@ -127,25 +103,7 @@ def add_arguments(parser: Parser) -> None:
         help="what to optimise: samples per second, memory, GPU-hours per token, or a quantile of "
         "the step time under jitter (default: throughput)",
     )
-    robustness = parser.add_argument_group("robustness")
-    for name, kind, purpose in (
-        (
-            "deviation",
-            seconds,
-            "relative standard deviation of the costs of ranks and of tasks",
-        ),
-        ("quantile", seconds, "quantile of the step time"),
-        ("draws", whole_number, "number of draws"),
-        ("seed", seed, "random seed"),
-    ):
-        default = getattr(USUAL_JITTER, name)
-        robustness.add_argument(
-            f"--jitter-{name}",
-            type=kind,
-            default=default,
-            metavar="X" if kind is seconds else "N",
-            help=f"robustness: {purpose} (default: {default})",
-        )
+    _add_jitter(parser.add_argument_group("robustness"))
     parser.add_argument(
         "--price", type=not_negative, metavar="P", help="price of a GPU-hour, in any currency"
     )
@@ -159,6 +117,32 @@ def add_arguments(parser: Parser) -> None:
     shared.add_json_argument(parser)
 
 
+def _add_jitter(group: argparse._ArgumentGroup) -> None:
+    """The variation of costs, for the objective of robustness."""
+    for name, kind, purpose in (
+        (
+            "deviation",
+            seconds,
+            "relative standard deviation of the costs of ranks and of tasks",
+        ),
+        ("quantile", seconds, "quantile of the step time"),
+        ("draws", whole_number, "number of draws"),
+        ("seed", seed, "random seed"),
+    ):
+        default = getattr(USUAL_JITTER, name)
+        group.add_argument(
+            f"--jitter-{name}",
+            type=kind,
+            default=default,
+            metavar="X" if kind is seconds else "N",
+            help=f"robustness: {purpose} (default: {default})",
+        )
+
+
+def _top(text: str) -> int | str:
+    return text if text == ALL else whole_number(text)
+
+
 def run(options: argparse.Namespace) -> int:
     """Enumerate, simulate, rank."""
     with Workers(options.executor, options.workers) as workers:
@@ -169,7 +153,10 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     begun = time.monotonic()
     report_left_out(options.command, options.file)
     problem = replace(
-        problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
+        problem_of(options),
+        objective=Objective(options.objective),
+        jitter=_jitter(options),
+        risk=options.risk,
     )
     chosen = chosen_configurations(problem)
     with blaming("--journal"):
@@ -178,9 +165,9 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     assumed = [*assumptions(options), *(launch.assumed if launch else ())]
     try:
         known = journal.outcomes
-        for part in search(
-            problem, workers, known or None, top=options.top, every=_keeps_all(options)
-        ):
+        every = _keeps_all(options)
+        top = None if every or options.top == ALL else options.top or SHOWN
+        for part in search(problem, workers, known or None, top=top, every=every):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
@@ -190,7 +177,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     outcomes = outcomes.take(outcomes.space.are_in(chosen))
     outcomes = outcomes.take(outcomes.space.places_in_order)  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    ranking = _ranked(problem, outcomes, options, workers)
+    ranking = ranking_of(problem, outcomes, options, workers)
     if options.json:
         record = _record(problem, ranking, tried, options) | launch_record(launch)
         print_json(with_assumptions(record, assumed))
@@ -206,22 +193,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
 
 def _keeps_all(options: argparse.Namespace) -> bool:
     """True if a file is to hold all results, not only the best."""
-    return options.top is None and bool(options.out or options.journal)
-
-
-def _ranked(
-    problem: Problem, outcomes: Outcomes, options: argparse.Namespace, workers: Workers
-) -> Ranking:
-    best_first = ranked(outcomes, problem.objective)
-    front = pareto(ranked(outcomes))
-    once = without_duplicates(best_first)
-    shown = rows_of(once, options.top)
-    choice = decided(problem, once, shown, workers)
-    given = None
-    if choice and (experiment := searched_from(options)):
-        own = problem_alone(problem, experiment)
-        given = compared(problem, choice.winner, own, experiment.configuration)
-    return Ranking(outcomes, best_first, once, shown, front, choice, given)
+    return options.top in (None, ALL) and bool(options.out or options.journal)
 
 
 def _record(
@@ -235,6 +207,7 @@ def _record(
                 **each.record,
                 "pareto": is_in_front,
                 "ties": ranking.ties.get(each.configuration),
+                **ranking.interval(each),
                 **cost(each, options.price),
             }
             for each, is_in_front in zip(ranking.best_first, on_front.tolist(), strict=True)
@@ -254,8 +227,8 @@ def _record(
     }
     if len(ranking.outcomes) and not len(ranking.best_first):
         record["nearest"] = nearest(ranking.outcomes).record
-    if ranking.decision:
-        record["decision"] = record_of(ranking.decision)
+    if ranking.answer:
+        record["decision"] = record_of_answer(ranking.answer)
     if ranking.given:
         record["given"] = record_of_rival(ranking.given)
     return record
@@ -270,26 +243,31 @@ def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.N
     )
     if warning := problem.implementation.too_old_for(problem.cluster):
         _print_line(f"This may not be what you want: {warning}.")
-    print_outcomes(title, ranking.outcomes, ranking.shown, ranking.ties, problem.jitter)
+    print_outcomes(title, ranking.outcomes, ranking.shown, ranking.decision, problem)
     if len(of_cases := best_of_cases(ranking.best_first)) > 1:
         print_cases(of_cases, options.price)
     if hints := untried(problem):
         _print_line(f"Not tried: {'; '.join(hints)}.")
-    if invalid := broken_rules(problem):
+    if (invalid := broken_rules(problem)) and _asks(options):
         rules = "; ".join(f"{rule} ({count:,})" for rule, count in invalid.most_common(RULES))
         more = f"; and {len(invalid) - RULES:,} more rules" if len(invalid) > RULES else ""
         _print_line(f"Not valid: {rules}{more}.")
-    if ranking.decision:
+    if ranking.answer:
         left_out = {
             **tried.excluded,
             f"{TOO_LARGE}, once simulated": len(ranking.outcomes) - len(ranking.best_first),
             "is a duplicate under another name": ranking.merged,
         }
-        winner = ranking.decision.winner
-        best, costs = _experiment(winner, problem, options), cost(winner, options.price)
+        costs = cost(ranking.answer.decision.winner, options.price)
         if ranking.given:
             print_given(options.file, ranking.given)
-        print_decision(ranking.decision, left_out, best, costs, problem.jitter)
+        print_answer(ranking.answer, left_out, costs, problem.jitter)
+
+
+def _asks(options: argparse.Namespace) -> bool:
+    """True if values were asked for, so that it matters which of them are not valid."""
+    asked = any(getattr(options, name) for name in ("schedule", "fix", *RANGES))
+    return asked or getattr(options, "for") != ANY
 
 
 def _print_line(text: str) -> None:
@@ -302,11 +280,11 @@ def _write(problem: Problem, ranking: Ranking, options: argparse.Namespace) -> N
         with options.save.written() as path:
             path.write_text(search_text(options, problem), encoding="utf-8")
     if options.best and len(ranking.best_first):
-        text = experiment_text(_experiment(ranking.best_first[0], problem, options))
+        text = experiment_text(experiment_of_outcome(ranking.best_first[0], problem, options))
         with options.best.written() as path:
             path.write_text(text, encoding="utf-8")
     if options.html:
-        drawn = [_experiment(each, problem, options) for each in ranking.once[:TIMELINES]]
+        drawn = [experiment_of_outcome(each, problem, options) for each in ranking.once[:TIMELINES]]
         write_search_page(options.html, _subject(problem), ranking.once, ranking.front.space, drawn)
     if options.out:
         too_large = ranking.outcomes.take(~ranking.outcomes.fits)
@@ -320,17 +298,6 @@ def _subject(problem: Problem) -> str:
     gpus = "".join(f"{each:,}, " for each in fewer) + counted(most, "GPU")
     where = f"{gpus} of {problem.cluster.name}"
     return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
-
-
-def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
-    """The experiment that predicts a configuration as the search did."""
-    named = ("model", "seq_length", "cluster", "constants")
-    said = {name: each for name in named if (each := getattr(options, name)) is not None}
-    said |= parse_fixed(options.fix, options.schedule or ()).of_model
-    schedule = best.configuration.schedule
-    own = {name: best.record[name] for name in schedule.parameters if name in best.record}
-    values = values_of(best, dict(problem.fixed))
-    return experiment_of({"schedule": best.record["schedule"], **own, **values, **said})
 
 
 def _jitter(options: argparse.Namespace) -> Jitter:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
+from bfpp.launchers.limits import ANY, TARGETS
 from bfpp.options import shared
 from bfpp.options.model import add_model_argument, model_of
 from bfpp.schedules import InvalidConfiguration, InvalidInput, find_schedule
 from bfpp.schedules.errors import chosen, did_you_mean
 from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.schedules.layout.cut import CUTS
-from bfpp.schedules.settings.offloading import OFF, parse_offload
+from bfpp.schedules.settings.offloading import parse_offload
 from bfpp.schedules.settings.sharding import CHOICES, FULLY_SHARDED
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.cluster.constants import Constants, load_constants
@@ -28,7 +29,13 @@ from bfpp.sim.experiment.reading import read_value
 from bfpp.sim.experiment.values import ALIASES, OPTIONS, of_group
 from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, UNEVEN, Option
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
-from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
+from bfpp.sim.search.defaults import (
+    LEAST_CONTEXT,
+    WITHOUT_BUBBLE,
+    usual_ranges,
+    usual_schedules,
+)
+from bfpp.sim.search.problem import AS_NEEDED, DIMENSIONS, EQUAL, Problem
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.number_types import gigabytes, whole_number
@@ -49,12 +56,19 @@ SIZES = {
 }
 """Sizes of groups."""
 
-OF_IMPLEMENTATION = {
-    "precision": "precision",
-    "recompute": "activation checkpointing",
-    "tp_overlap": "tensor-parallel communication that GEMMs hide",
+USUAL_SIZES = {
+    "cp": f"those that leave {LEAST_CONTEXT:,} tokens of a sequence to each device",
+    "ep": "all that divide the experts",
+    "dp_replicate": "one, and those of a node each",
 }
-"""Values that the implementation decides unless they are given."""
+"""Those that are searched by default, with today's software; with a former year's, 1."""
+
+OF_IMPLEMENTATION = {
+    "precision": ("precision", "the implementation's"),
+    "recompute": ("activation checkpointing", "none, full, and modules that cost little"),
+    "tp_overlap": ("tensor-parallel communication that GEMMs hide", "chunked"),
+}
+"""Values that the implementation decides where nothing else does, and what is searched."""
 
 RANGES = (*SIZES, *OF_IMPLEMENTATION, "cut", "offload", *FULLY_SHARDED)
 """Values that are searched on request only."""
@@ -121,29 +135,28 @@ def add_problem_arguments(parser: Parser) -> None:
 def _add_ranges(parser: argparse._ActionsContainer) -> None:
     """`RANGES`: values that are searched on request."""
     for name, meaning in SIZES.items():
-        default = () if name == "ep" else (1,)
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             nargs="+",
             type=whole_number,
-            default=list(default),
+            default=[],
             metavar="N",
-            help=f"{meaning}{SEVERAL} (default: {'all that divide' if name == 'ep' else 1})",
+            help=f"{meaning}{SEVERAL} (default: {USUAL_SIZES[name]})",
         )
-    for name, meaning in OF_IMPLEMENTATION.items():
+    for name, (meaning, usual) in OF_IMPLEMENTATION.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             nargs="+",
             default=[],
             metavar="NAME",
-            help=f"{meaning}, as bfpp simulate takes it{SEVERAL} (default: the implementation's)",
+            help=f"{meaning}, as bfpp simulate takes it{SEVERAL} (default: {usual})",
         )
     for name in FULLY_SHARDED:
         _add_choices(parser, name)
     parser.add_argument(
         "--offload",
         nargs="+",
-        default=[OFF],
+        default=[],
         type=_offload,
         metavar="WHICH",
         help=f"{_purpose('offload')}{SEVERAL} (default: off)",
@@ -152,8 +165,9 @@ def _add_ranges(parser: argparse._ActionsContainer) -> None:
         "--cut",
         nargs="+",
         default=[],
-        choices=list(CUTS),
-        help=f"rules for uneven stages{SEVERAL} (default: only even stages)",
+        choices=[EQUAL, AS_NEEDED, *CUTS],
+        help=f"rules for the layers of stages{SEVERAL} (default: {AS_NEEDED}: {EQUAL} where layers "
+        "divide, else what comes closest)",
     )
 
 
@@ -179,16 +193,22 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCHEDULE",
         help="schedule to search, by name or as FILE.py:NAME (repeatable; default: "
-        f"{', '.join(DEFAULT_SCHEDULES)})",
+        f"{', '.join((*DEFAULT_SCHEDULES, *WITHOUT_BUBBLE))})",
     )
 
 
 def _add_software(parser: argparse.ArgumentParser) -> None:
     """The training software and its constants."""
     parser.add_argument(
+        "--for",
+        choices=list(TARGETS),
+        default=ANY,
+        help="search what this framework can launch, and nothing else (default: any of them)",
+    )
+    parser.add_argument(
         "--implementation",
         choices=list(IMPLEMENTATIONS),
-        help=OPTIONS["implementation"].help,
+        help=f"{_purpose('implementation')} (default: that of --for, or else the cluster's)",
     )
     parser.add_argument(
         "--constants",
@@ -216,7 +236,7 @@ def _add_choices(parser: argparse._ActionsContainer, name: str) -> None:
         nargs="+",
         type=str if option.choices else _number_or(UNLIMITED.get(name)),
         choices=option.choices or None,
-        default=[default],
+        default=[],
         metavar=None if option.choices else "N",
         help=f"{_purpose(name)}{SEVERAL} (default: {default or UNLIMITED[name]})",
     )
@@ -252,21 +272,25 @@ def problem_of(options: argparse.Namespace) -> Problem:
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     constants = load_constants(options.constants) if options.constants else Constants()
-    schedules = tuple(options.schedule or DEFAULT_SCHEDULES)
-    fixed = parse_fixed(options.fix, schedules)
     cluster = load_cluster(options.cluster, constants.clusters)
     if options.max_memory:
         cluster = _with_memory(cluster, options.max_memory)
-    implementation = implementation_on(cluster, options.implementation, constants.implementations)
+    target = TARGETS[getattr(options, "for")]
+    named = options.implementation or target.implementation
+    implementation = implementation_on(cluster, named, constants.implementations)
+    schedules = tuple(options.schedule or usual_schedules(implementation))
+    fixed = parse_fixed(options.fix, schedules)
     model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
     said = {name: tuple(values) for name in RANGES if (values := getattr(options, name))}
-    ranges: dict[str, Any] = usual_ranges(model, implementation) | said | fixed.ranges
+    ranges: dict[str, Any] = usual_ranges(model, implementation) | target.ranges
+    ranges |= said | fixed.ranges
     return Problem(
         model,
         cluster,
         tuple(options.gpus),
         tuple(options.batch),
         implementation=implementation,
+        limits=target.limits,
         fixed=tuple(fixed.others.items()),
         only=tuple(fixed.only.items()),
         **({"schedules": schedules} | ranges),

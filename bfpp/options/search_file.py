@@ -32,16 +32,20 @@ from bfpp.options.search import (
 from bfpp.options.shared import TRUST, add_trust_argument
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.errors import did_you_mean
-from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.schedules.formats.python_file import require_trust
 from bfpp.schedules.reading import exists
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.file_kinds import EXPERIMENT, SEARCH, kind_of, require_kind
 from bfpp.sim.presets.files import read_toml
-from bfpp.sim.search.enumeration import expert_sizes
+from bfpp.sim.search.defaults import (
+    context_sizes,
+    expert_sizes,
+    usual_ranges,
+    usual_schedules,
+)
 from bfpp.sim.search.objectives import Jitter
-from bfpp.sim.search.problem import DIMENSIONS, Problem, usual_ranges
+from bfpp.sim.search.problem import DIMENSIONS, EQUAL, Problem
 from bfpp.terminal.parser import Parser
 
 FIELD, SUFFIX = "file", ".toml"
@@ -49,11 +53,14 @@ FIELD, SUFFIX = "file", ".toml"
 NAMED = ("model", "cluster", "constants")
 """Values that may name files; these are looked up in the search file's folder first."""
 
-OF_RANKING = ("objective", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
+OF_RANKING = ("objective", "risk", "top", "price", *(f"jitter_{name}" for name in Jitter._fields))
 """Values that define the best; commands that rank nothing do not have them."""
 
 OF_MACHINE = ("executor", "workers")
 """Options that say where a search runs, which is for the command line."""
+
+BEFORE = {"cut": [EQUAL], "risk": 1.0}
+"""Values of files that do not say them: as searches were before these could be said."""
 
 FIX, FIXED = "fix", "fixed"
 """An option, and the table of its values: those that are not searched, or not all of them."""
@@ -120,7 +127,7 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
     if _is_experiment(path):
         table = experiment_table(path, _experiment(path, trust=TRUST in words))
     else:
-        table = read_toml(FIELD, path)
+        table = BEFORE | read_toml(FIELD, path)
         require_kind(FIELD, path, table, SEARCH)
     values = {name: value for name, value in table.items() if name not in ("format", FIXED)}
     if FIX in values:
@@ -150,13 +157,14 @@ def experiment_table(path: str, experiment: Experiment) -> dict[str, Any]:
     if experiment.software is None:
         raise InvalidConfiguration(FIELD, f"{path} says no model, which a search divides")
     record, configuration = experiment.record, experiment.configuration
-    schedule = record.pop("schedule")
+    schedule, software = record.pop("schedule"), experiment.require_physical().implementation
+    usual = usual_schedules(software)
     own = {name: value for name, value in record.items() if name in OPTIONS and name not in ANEW}
     return {
         **{name: own[name] for name in WITH_OPTIONS if name in own},
         "gpus": [configuration.degrees.devices],
         "batch": [configuration.batch],
-        **({} if schedule in DEFAULT_SCHEDULES else {"schedule": [*DEFAULT_SCHEDULES, schedule]}),
+        **({} if schedule in usual else {"schedule": [*usual, schedule]}),
         **{
             name: _tried(name, own[name], experiment)
             for name in RANGES
@@ -237,9 +245,10 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         "schedule": [each.reference for each in problem.rules],
         **{name: _range(problem, name) for name in RANGES},
         "objective": str(problem.objective),
+        "risk": problem.risk,
         **{f"jitter_{name}": value for name, value in problem.jitter._asdict().items()},
     }
-    given = {name: getattr(options, name, None) for name in ("constants", "price", "top")}
+    given = {name: getattr(options, name, None) for name in ("constants", "price", "top", "for")}
     given["max_memory"] = options.max_memory and f"{options.max_memory}GB"
     return said | {name: value for name, value in given.items() if value is not None}
 
@@ -248,7 +257,11 @@ def _range(problem: Problem, name: str) -> list[int | str]:
     """The values of a range that is searched, by default the software's."""
     values = getattr(problem, name)
     if not values and name == "ep":
-        return [*expert_sizes(problem)]
+        return [*expert_sizes(problem.model)]
+    if not values and name == "cp":
+        return sorted(
+            {size for gpus in problem.gpus for size in context_sizes(problem.model, gpus)}
+        )
     if not values and name in OF_IMPLEMENTATION:
         values = (getattr(problem.implementation, name),)
     words = (UNLIMITED[name] if value is None else value for value in values)

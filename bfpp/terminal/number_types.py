@@ -72,6 +72,14 @@ def share(text: str) -> float:
     return value / 100 if text.endswith("%") else value
 
 
+def probability(text: str) -> float:
+    """A probability, such as 10% or 0.1."""
+    value = share(text)
+    if not value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a probability, as in 10%, not {text!r}")
+    return value
+
+
 def seed(text: str) -> int:
     """A seed of a random generator."""
     return integer(text, LARGEST_SEED)

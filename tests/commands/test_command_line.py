@@ -52,7 +52,7 @@ WITH_MODEL = ABSTRACT | {
     "implementation",
     "tflops_per_gpu", "model_tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb",
     "memory_parts_gb",
-    "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",
+    "device_memory_gb", "missing_gb", "fits_probability", "samples_per_second", "mfu", "hfu",
     "memory_reserved_gb", "tokens_per_second_per_gpu", "step_time_low", "step_time_high",
     "interval_parts",
     "not_modelled", "memory_peak", "memory_over_time", "memory_reserved_low_gb",

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bfpp.launchers.launch import (
-    UNCLIPPED,
-    FrameworkConfig,
-    Launch,
-    loops_around,
-    missing_without_pipeline,
-)
+from bfpp.launchers.launch import UNCLIPPED, FrameworkConfig, Launch
+from bfpp.launchers.megatron import limits
 from bfpp.launchers.megatron.compute import compute_flags, precision_flags
 from bfpp.launchers.megatron.model import expert_flags, groups_of_token, latent_flags, model_flags
 from bfpp.launchers.megatron.published import further_flags
 from bfpp.launchers.megatron.step import group_flags, replica_flags, stage_flags
 from bfpp.launchers.megatron.text import Flags, flag_lines
-from bfpp.schedules import InvalidConfiguration, Per, Sharding, registered_name
-from bfpp.schedules.settings.offloading import ALL, OFF
-from bfpp.schedules.settings.precision import Precision
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
-
-OWN = "1f1b", "depth-first"
-"""Megatron-LM's schedules: 1F1B, and interleaved 1F1B."""
 
 PROGRAM, PROGRAM_OF_BERT = "pretrain_gpt.py", "pretrain_bert.py"
 
@@ -44,35 +34,16 @@ def command(launch: Launch) -> FrameworkConfig:
 
 def _missing(launch: Launch) -> Iterator[str]:
     """Settings without a flag."""
-    layout, recompute = launch.layout, launch.recompute
-    name, parallel = registered_name(launch.schedule), layout.pp > 1
-    yield from missing_without_pipeline(launch)
     if not launch.clipping:
         yield UNCLIPPED
-    if isinstance(recompute.layers, tuple):
-        yield f"--recompute {recompute}; here all layers are recomputed"
-    if parallel and layout.loops > 1 and layout.microbatches < layout.pp:
-        yield "fewer micro-batches than pipeline ranks: interleaved 1F1B takes no fewer"
-    elif parallel and name == "breadth-first" and layout.loops > 1:
-        yield (
-            "breadth-first; a group of all micro-batches runs their forward passes in its order, "
-            "and backward passes begin as soon as the last stage has one to run"
-        )
-    elif parallel and (name not in OWN or (name == "depth-first" and layout.loops == 1)):
-        runs = "interleaved 1F1B" if loops_around(layout) and layout.loops > 1 else "1F1B"
-        yield f"the schedule {launch.schedule.reference}; these flags run {runs}"
-    elif parallel and layout.loops == 1 and launch.pp_overlap:
+    yield from limits.of_setting(launch)
+    orders = [*limits.of_pipeline(launch)]
+    yield from orders
+    layout = launch.layout
+    if layout.pp > 1 and layout.loops == 1 and launch.pp_overlap and not orders:
         yield _missing_overlap(launch.experiment)
-    if launch.offload != OFF:
-        yield from _missing_of_offload(launch)
     yield from _missing_of_model(launch)
-    full = launch.sharding is Sharding.FULL
-    if full and Per.STEP in (launch.gather_per, launch.reduce_per):
-        yield "gathering or reducing once a step: Megatron-FSDP does for each micro-batch"
-    elif full and layout.microbatches > 1:
-        yield "gathering once for a run of micro-batches: Megatron-FSDP does for each"
-    if launch.precision is Precision.FP64:
-        yield "training in fp64"
+    yield from limits.of_communication(launch)
     if launch.quantised_dispatch:
         yield "dispatch in the precision of GEMMs (--moe-dispatch-fwd-dtype has mxfp8 alone)"
 
@@ -108,16 +79,6 @@ def _missing_overlap(experiment: Experiment) -> str:
 
 def _step_time(experiment: Experiment) -> float:
     return simulate(experiment.graph(), experiment.costs).step_time
-
-
-def _missing_of_offload(launch: Launch) -> Iterator[str]:
-    modules = launch.offload_modules
-    if not modules:
-        yield f"offloading all that a pass saves, or {launch.offload_share:g} of it"
-    elif launch.offload != ALL:
-        yield f"--offload {launch.offload}; here every pass is offloaded"
-    if "attn_proj" in modules and "core_attn" not in modules:
-        yield "attn_proj without core_attn, which needs the same tensor"
 
 
 PARTS: tuple[Callable[[Launch], Flags], ...] = (

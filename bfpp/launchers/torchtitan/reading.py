@@ -23,7 +23,8 @@ from bfpp.launchers.arguments import (
     Words,
 )
 from bfpp.launchers.torchtitan.flavors import model_named
-from bfpp.launchers.torchtitan.settings import FLOAT8, MX, ROTATIONS
+from bfpp.launchers.torchtitan.limits import ROTATIONS
+from bfpp.launchers.torchtitan.settings import FLOAT8, MX
 from bfpp.schedules import Per, Sharding, find_schedule
 from bfpp.schedules.families.registry import canonical_name
 from bfpp.schedules.layout.cut import stages_of

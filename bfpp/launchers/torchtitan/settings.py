@@ -11,21 +11,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bfpp.launchers.launch import (
-    UNCLIPPED,
-    FrameworkConfig,
-    Launch,
-    loops_around,
-    missing_without_pipeline,
-)
+from bfpp.launchers.launch import UNCLIPPED, FrameworkConfig, Launch, loops_around
+from bfpp.launchers.torchtitan import limits
 from bfpp.launchers.torchtitan.flavors import flavor_of
 from bfpp.schedules import Sharding, registered_name
 from bfpp.schedules.layout.framework_cuts import OLDER_HEAD, module_names
-from bfpp.schedules.layout.layout import Layout
-from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.schedules.settings.precision import Precision
 from bfpp.schedules.settings.recomputation import LAYER
-from bfpp.schedules.settings.tensor_overlap import TensorOverlap
 
 Settings = dict[str, Any]
 
@@ -46,9 +38,6 @@ ORDERS = "orders.csv"
 STAGES = "module_fqns_per_model_part"
 
 FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
-
-ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allgather"}
-"""Exchange of keys and values. Ulysses (all-to-all) is not supported."""
 
 
 def settings(launch: Launch) -> FrameworkConfig:
@@ -105,7 +94,7 @@ def _parallelism(launch: Launch) -> Settings:
     if sharded:
         gathers = launch.gathers_runs
         settings["fsdp_reshard_after_forward"] = "always" if gathers else "never"
-    if launch.cp > 1 and (rotation := ROTATIONS.get(launch.cp_comm)):
+    if launch.cp > 1 and (rotation := limits.ROTATIONS.get(launch.cp_comm)):
         settings["context_parallel_rotate_method"] = rotation
     if launch.ep > 1:
         settings["expert_tensor_parallel_degree"] = 1
@@ -121,7 +110,7 @@ def _compile(launch: Launch) -> Settings:
 def _pipeline(launch: Launch) -> Settings:
     """The schedule, or a file of its orders; and which layers each stage has."""
     settings: Settings = {"pipeline_parallel_microbatch_size": launch.microbatch_size}
-    if not _can_be_ordered(launch.layout):
+    if not limits.can_be_ordered(launch.layout):
         return settings
     if pytorchs := _pytorchs(launch):
         settings["pipeline_parallel_schedule"] = pytorchs
@@ -148,13 +137,6 @@ def _pytorchs(launch: Launch) -> str | None:
     return SCHEDULES[name]
 
 
-def _can_be_ordered(layout: Layout) -> bool:
-    """True if torchtitan can place the stages: looped, or on a V."""
-    there = tuple(range(layout.pp))
-    vee = layout.placement == there + there[::-1]
-    return not layout.copies and layout.slices == 1 and (vee or loops_around(layout))
-
-
 def _checkpointing(launch: Launch) -> Settings:
     modules, _ = launch.recompute
     return {"mode": "full" if LAYER in modules else "none"}
@@ -174,37 +156,19 @@ def _missing(launch: Launch) -> Iterator[str]:
         yield f"name and flavor of the model: {model.name} with {model.layers} layers"
     if model.prediction_modules:
         yield "prediction modules (MTP)"
-    yield from _missing_of_pipeline(launch) if launch.pp > 1 else missing_without_pipeline(launch)
-    if launch.sharding is Sharding.PARTIAL:
-        yield "ZeRO-1 and ZeRO-2: this is FSDP whose weights stay gathered for the step"
-    elif launch.sharding is Sharding.NONE and launch.cp > 1:
-        yield "replicas with context parallelism whose weights are not sharded over its devices"
+    yield from limits.of_pipeline(launch)
+    if launch.pp > 1 and limits.can_be_ordered(launch.layout):
+        yield from _orders(launch)
+    yield from limits.of_communication(launch)
     if not launch.clipping:
         yield UNCLIPPED
-    if launch.tp > 1 and not launch.sequence_parallel:
-        yield "tensor parallelism without sequence parallelism"
-    if launch.tp > 1 and launch.tp_overlap is TensorOverlap.BULK:
-        yield "tensor-parallel communication that overlaps GEMMs of the backward pass alone"
-    if launch.attention is Attention.UNFUSED:
-        yield "unfused attention"
-    if launch.cp > 1 and launch.cp_comm not in ROTATIONS:
-        yield f"context parallelism that exchanges by {launch.cp_comm}"
-    if launch.precision not in THEIRS:
-        yield f"training in {launch.precision}; this is in bf16"
-    modules, layers = launch.recompute
-    if layers is not None or modules - {LAYER}:
-        instead = "all layers are recomputed" if LAYER in modules else "nothing is recomputed"
-        yield f"--recompute {launch.recompute}; here {instead}"
-    if launch.quantised_weights and launch.precision is not Precision.FP8_CURRENT:
-        yield f"gathering weights in {launch.precision}"
+    yield from limits.of_setting(launch)
 
 
-def _missing_of_pipeline(launch: Launch) -> Iterator[str]:
-    name, layout = launch.schedule.reference, launch.layout
-    if not _can_be_ordered(layout):
-        reason = "slices of micro-batches" if layout.slices > 1 else "such a placement of stages"
-        yield f"the schedule {name}: PyTorch's pipelining has no {reason}"
-    elif not (pytorchs := _pytorchs(launch)):
+def _orders(launch: Launch) -> Iterator[str]:
+    """An order of a pipeline that a file is to say, or that differs."""
+    name, pytorchs = launch.schedule.reference, _pytorchs(launch)
+    if not pytorchs:
         yield (
             f"the schedule {name}, whose order is to be in {ORDERS}: bfpp orders {name} ... "
             f"--format torch > {ORDERS}"
@@ -212,9 +176,6 @@ def _missing_of_pipeline(launch: Launch) -> Iterator[str]:
     elif pytorchs == SCHEDULES["breadth-first"]:
         yield "backward passes in the order of micro-batches: LoopedBFS runs them in reverse"
 
-
-THEIRS = (Precision.BF16, Precision.FP32, Precision.FP8_CURRENT, Precision.MXFP8)
-"""The precisions that torchtitan trains in."""
 
 TABLES: dict[str, Callable[[Launch], Settings]] = {
     "model": _model,

@@ -22,8 +22,9 @@ from bfpp.schedules.columns import Seconds
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.cluster.software_profiles import CURRENT
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.experiment.uncertainty import QUANTILE, constants_changes
+from bfpp.sim.experiment.uncertainty import constants_changes
 from bfpp.sim.models.model import load_model
+from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.outcomes import Outcome

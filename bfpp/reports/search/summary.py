@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from bfpp.api.results import NOISE
 from bfpp.options import shared
+from bfpp.reports.search.gains import Gain
+from bfpp.reports.search.table import choices_of
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.search.decision import Decision, Rival, kind_of
 from bfpp.sim.search.objectives import Jitter
 from bfpp.sim.search.outcomes import Outcome
 from bfpp.terminal.printing import output
 from bfpp.traces.timeline.units import in_words
+
+HARDWARE = 4
+"""Clusters on which the same is faster that are named: the fastest."""
+
+SURE = 0.995
+"""Probability from which on one is sure."""
 
 SHOWN = 0.005
 """Parts smaller than this share of the step are not shown."""
@@ -60,18 +68,43 @@ def print_given(source: str, given: Rival) -> None:
     output().print(Text(f"{itself} {found}\n"), soft_wrap=True)
 
 
-def print_decision(
-    decision: Decision,
-    left_out: Mapping[str, int],
-    experiment: Experiment,
-    costs: dict[str, float],
-    jitter: Jitter,
+class Answer(NamedTuple):
+    """Answer of a search: the decision for the best, and what lies near it.
+
+    `safer` is the fastest that leaves more room, `faster` one that is faster at a higher risk of
+    running out of memory than the search takes.
+    """
+
+    decision: Decision
+    experiment: Experiment
+    safer: Outcome | None
+    faster: Outcome | None
+    gains: Sequence[Gain]
+    launches: Mapping[str, str | None]
+
+
+def record_of_answer(answer: Answer) -> dict[str, Any]:
+    """The answer as a JSON object."""
+    return {
+        **record_of(answer.decision),
+        "safer": answer.safer and answer.safer.record,
+        "faster": answer.faster and answer.faster.record,
+        "gains": [each._asdict() for each in answer.gains],
+        "launches": dict(answer.launches),
+    }
+
+
+def print_answer(
+    answer: Answer, left_out: Mapping[str, int], costs: dict[str, float], jitter: Jitter
 ) -> None:
     """Print the summary on standard output."""
-    lines = [*_winner(decision, costs, jitter), *map(_against, decision.rivals), ""]
+    decision = answer.decision
+    lines = [*_winner(decision, costs, jitter), *_room(answer), *_gains(answer.gains)]
+    lines += [*map(_against, decision.rivals), ""]
     if reasons := [f"{why} ({count:,})" for why, count in left_out.items() if count]:
         lines += [f"Left out: {'; '.join(reasons)}.", ""]
-    lines += ["Next:", *(f"  bfpp {command}" for command in next_commands(experiment))]
+    lines += ["Next:", *(f"  bfpp {command}" for command in next_commands(answer))]
+    lines += [f"Not launched with {reason}." for reason in answer.launches.values() if reason]
     output().print(Text("\n".join(lines)), soft_wrap=True)
 
 
@@ -82,13 +115,60 @@ def _winner(decision: Decision, costs: dict[str, float], jitter: Jitter) -> Iter
         for name, seconds in decision.parts.items()
         if seconds > SHOWN * best.step_time
     )
-    yield f"Best: {_named(best)}: {in_words(best.step_time)} a step, of which {parts}."
+    low, high = map(in_words, astuple(decision.intervals[best.configuration]))
+    step = f"{in_words(best.step_time)} a step ({low} to {high} in 80 % of cases)"
+    yield f"Best: {_named(best)}, {_choices(best)}."
+    yield f"Speed: {step}, {best.mfu:.1%} MFU; of the step, {parts}."
     hours, *price = costs.values()
     priced = f", at a price of {price[0]:.4g}" if price else ""
     yield f"A million tokens take {hours:.3g} GPU-hours{priced}."
     if best.robust_step_time is not None:
         robust = in_words(best.robust_step_time)
         yield f"With jitter, {jitter.quantile:.0%} of steps take at most {robust}."
+
+
+def _room(answer: Answer) -> Iterator[str]:
+    """Room that the best leaves; others, if it does not fit, or for more speed at a risk."""
+    best = answer.decision.winner
+    yield f"Memory: {_memory(best)}."
+    if answer.safer:
+        yield f"If it runs out of memory: {_beside(answer.safer, best)}."
+    if answer.faster:
+        yield f"At a higher risk: {_beside(answer.faster, best)}."
+
+
+def _memory(outcome: Outcome) -> str:
+    sure = outcome.fits_probability
+    fits = "is sure to fit" if sure > SURE else f"fits with a probability of {sure:.0%}"
+    return (
+        f"{outcome.memory_reserved_gb:.1f} of {outcome.device_memory_gb:.0f} GiB reserved, up to "
+        f"{outcome.memory_reserved_high_gb:.1f}; it {fits}"
+    )
+
+
+def _beside(other: Outcome, best: Outcome) -> str:
+    """Another outcome, by its differences from the best, and what it needs."""
+    share = best.samples_per_second / other.samples_per_second - 1
+    slower = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'}"
+    return f"{_named(other)}, {_choices(other)}, which is {slower}: {_memory(other)}"
+
+
+def _choices(outcome: Outcome) -> str:
+    configuration = outcome.configuration
+    size = f"micro-batches {configuration.microbatches} x {configuration.microbatch_size}"
+    return ", ".join([size, *choices_of(outcome)])
+
+
+def _gains(gains: Sequence[Gain]) -> Iterator[str]:
+    """The same configuration with a larger batch, and on other hardware."""
+    for each in gains:
+        if each.name == "batch":
+            yield f"With a batch of {each.value:,}: {each.speedup - 1:+.1%} tokens a second."
+    others = [each for each in gains if each.name == "cluster" and each.speedup > 1]
+    others.sort(key=lambda gain: -gain.speedup)
+    if others:
+        factors = ", ".join(f"{each.speedup:.2f} on {each.value}" for each in others[:HARDWARE])
+        yield f"The same on other hardware, times the tokens a second: {factors}."
 
 
 def _named(outcome: Outcome) -> str:
@@ -127,15 +207,16 @@ def _tie(rival: Rival) -> str:
     return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
 
 
-def next_commands(experiment: Experiment) -> list[str]:
+def next_commands(answer: Answer) -> list[str]:
     """Commands that simulate it, run its order here with a small model, and launch it elsewhere."""
+    experiment = answer.experiment
     words = shlex.join(shared.words(experiment))
     stages = len(experiment.layers_of_stages)
     ordered = {name: getattr(experiment, name) for name in ("pp", "loops", "microbatches")}
     order = shlex.join(shared.words(Experiment(experiment.rule, **ordered)))
+    launched = [name for name, reason in answer.launches.items() if reason is None]
     return [
         f"simulate {words}",
         f"run {order} --layers {stages} --backend local --verify",
-        f"experiment {words} --format megatron",
-        f"experiment {words} --format torchtitan",
+        *(f"experiment {words} --format {name}" for name in launched),
     ]

@@ -9,9 +9,14 @@ from bfpp.reports.search.costs import cost
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.families.depth_first import DepthFirst
 from bfpp.schedules.families.registry import referred_parameters
+from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
 from bfpp.schedules.settings.sharding import FULLY_SHARDED
-from bfpp.sim.search.objectives import Jitter
+from bfpp.schedules.settings.tensor_overlap import TensorOverlap
+from bfpp.sim.cluster.software_profiles import find_implementation
+from bfpp.sim.experiment.uncertainty import Interval
+from bfpp.sim.search.decision import Decision
 from bfpp.sim.search.outcomes import Outcome, Outcomes
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.ranking import nearest, pareto, ranked
 from bfpp.terminal.printing import print_table
 from bfpp.traces.timeline.units import in_words
@@ -19,17 +24,23 @@ from bfpp.traces.timeline.units import in_words
 SHOWN = 15
 """Most of the best that are shown, before others of the Pareto front."""
 
-APART = 0.01
+APART = 0.05
 """The share of a device's memory that a point of the front saves at least: others lose speed for
 next to nothing."""
 
-COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
-SPEED = ("MFU", "TFLOP/s", "GiB", "")
+OVERLAPS = {
+    TensorOverlap.NONE: "no TP overlap",
+    TensorOverlap.BULK: "bulk TP overlap",
+    TensorOverlap.CHUNKED: "TP overlap",
+}
+
+COLUMNS = ("schedule", "pp x tp x dp", "loops", "micro-batches x size")
+SPEED = ("step", "MFU", "GiB", "")
 
 
-def rows_of(best_first: Outcomes, top: int | None) -> list[Outcome]:
+def rows_of(best_first: Outcomes, top: int) -> list[Outcome]:
     """The rows of a ranking that are shown: the `top` best and the Pareto front."""
-    best = list(best_first[: min(top or SHOWN, SHOWN)])
+    best = list(best_first[: min(top, SHOWN)])
     return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
 
 
@@ -37,11 +48,12 @@ def print_outcomes(
     title: str,
     outcomes: Outcomes,
     shown: Sequence[Outcome],
-    ties: Mapping[Configuration, bool],
-    jitter: Jitter,
+    decision: Decision | None,
+    problem: Problem,
 ) -> None:
     """The rows that are shown; where nothing fits, the closest."""
     front = list(pareto(ranked(Outcomes.of(shown)), APART))
+    ties, intervals = (decision.ties, decision.intervals) if decision else ({}, {})
     if len(outcomes) and not shown:
         closest = nearest(outcomes)
         shown = [closest]
@@ -52,23 +64,34 @@ def print_outcomes(
             f"{limit}: {shortage(closest.record)}"
         )
     title += (
-        ". TFLOP/s per GPU without recomputation; GiB reserved, max over ranks; * on the Pareto "
-        f"front of these, in steps of at least {APART:.0%} of the device's memory"
+        ". Steps with the ends of their 80 % intervals; GiB reserved, max over ranks, to the upper "
+        f"end; * on the Pareto front of these, in steps of at least {APART:.0%} of the device's "
+        "memory"
     )
     if any(ties.values()):
         title += "; = ties with the best: predictions cannot tell them apart"
-    chosen = [_choices(each) for each in shown]
+    at_risk = [each for each in shown if each.fits_probability < 1 - problem.risk]
+    if at_risk:
+        title += f"; ! runs out of memory with a probability of more than {problem.risk:.0%}"
+    chosen = [choices_of(each) for each in shown]
     common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
     title += f". All with {', '.join(common)}" if common else ""
     own = [", ".join(each for each in choices if each not in common) for choices in chosen]
     robust = [each.robust_step_time for each in shown]
+    several, quantile = len(problem.batches) > 1, f"p{100 * problem.jitter.quantile:g} step"
     further = {
+        "batch": [str(each.configuration.batch) if several else "" for each in shown],
         "choices": own,
-        f"p{100 * jitter.quantile:g} step": [in_words(each) if each else "" for each in robust],
+        quantile: [in_words(each) if each else "" for each in robust],
     }
     kept = {name: cells for name, cells in further.items() if any(cells)}
     rows = [
-        (*_sizes(outcome), *cells, *_speed(outcome), _marks(outcome, front, ties))
+        (
+            *_sizes(outcome),
+            *cells,
+            *_speed(outcome, intervals.get(outcome.configuration)),
+            _marks(outcome, front, ties) + ("!" if outcome in at_risk else ""),
+        )
         for outcome, *cells in zip(shown, *kept.values(), strict=True)
     ]
     print_table(title, (*COLUMNS, *kept, *SPEED), rows)
@@ -83,11 +106,11 @@ def print_cases(best: Sequence[Outcome], price: float | None) -> None:
     )  # fmt: skip
     rows = []
     for each in best:
-        schedule, batch, *sizes = _sizes(each)
-        mfu, _, reserved = _speed(each)
+        schedule, *sizes = _sizes(each)
+        step, mfu, reserved = _speed(each, None)
         costs = [f"{number:.3g}" for number in cost(each, price).values()]
-        speed = in_words(each.step_time), f"{each.samples_per_second:.4g}", mfu, reserved
-        gpus = f"{each.configuration.degrees.devices:,}"
+        speed = step, f"{each.samples_per_second:.4g}", mfu, reserved
+        gpus, batch = f"{each.configuration.degrees.devices:,}", str(each.configuration.batch)
         rows.append((gpus, batch, schedule, *sizes, *speed, *costs))
     title = (
         "The best for each number of GPUs and batch size; GiB reserved, max over ranks; GPU-hours"
@@ -111,7 +134,6 @@ def _sizes(outcome: Outcome) -> Iterator[str]:
     sequence = schedule.sequence if isinstance(schedule, DepthFirst) else None
     longer = f" ({sequence})" if sequence and sequence > configuration.degrees.pp else ""
     yield schedule.reference + longer
-    yield str(configuration.batch)
     yield groups(outcome)
     yield str(configuration.loops)
     yield f"{configuration.microbatches} x {configuration.microbatch_size}"
@@ -122,15 +144,18 @@ def _marks(outcome: Outcome, front: Sequence[Outcome], ties: Mapping[Configurati
     return ("*" if outcome in front else "") + ("=" if tied else "")
 
 
-def _speed(outcome: Outcome) -> tuple[str, ...]:
+def _speed(outcome: Outcome, interval: Interval | None) -> tuple[str, ...]:
+    step, seconds = in_words(outcome.step_time), outcome.step_time
+    if interval:
+        step += f" {interval.low / seconds - 1:+.0%} {interval.high / seconds - 1:+.0%}"
     return (
-        f"{outcome.record['mfu']:.1%}",
-        f"{outcome.model_tflops_per_gpu:.2f}",
-        f"{outcome.memory_reserved_gb:.1f}",
+        step,
+        f"{outcome.mfu:.1%}",
+        f"{outcome.memory_reserved_gb:.1f} to {outcome.memory_reserved_high_gb:.1f}",
     )
 
 
-def _choices(outcome: Outcome) -> list[str]:
+def choices_of(outcome: Outcome) -> list[str]:
     """The sharding, and its choices other than the software's or the schedule's default.
 
     Of uneven stages the fewest and most layers.
@@ -140,19 +165,22 @@ def _choices(outcome: Outcome) -> list[str]:
     cut = configuration.cut
     named = [sharding.usual_name] if sharding is not Sharding.NONE else []
     named += [row["precision"]] if row["precision"] else []
-    named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
-    named += [f"{row['tp_overlap']} TP overlap"] if row["tp_overlap"] else []
+    keeps = find_implementation(outcome.implementation).recompute == NO_RECOMPUTATION
+    usual = (None, "none") if keeps else (None,)
+    named += [f"recompute {row['recompute']}"] if row["recompute"] not in usual else []
+    named += [f"offload {row['offload']}"] if row["offload"] else []
+    named += [OVERLAPS[row["tp_overlap"]]] if row["tp_overlap"] else []
     named += [f"{min(cut)} to {max(cut)} layers"] if cut else []
     named += [
         f"{name.replace('_', ' ')} {row[name]}"
         for name in FULLY_SHARDED
         if row[name] != getattr(default, name)
     ]
-    schedule, usual = configuration.schedule, referred_parameters(configuration.schedule)
+    schedule, given = configuration.schedule, referred_parameters(configuration.schedule)
     in_its_column = {"sequence"} if isinstance(schedule, DepthFirst) else set()
     named += [
         f"{name.replace('_', ' ')} {value}"
         for name, value in schedule.parameters.items()
-        if name not in in_its_column and value != usual[name]
+        if name not in in_its_column and value != given[name]
     ]
     return named

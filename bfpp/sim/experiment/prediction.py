@@ -12,7 +12,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.sim.cluster.cluster import Device
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.memory.device_memory import memories_of
-from bfpp.sim.memory.peak_memory import Memories
+from bfpp.sim.memory.peak_memory import Memories, fits_probability
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
 
@@ -25,12 +25,12 @@ class StepPrediction(TypedDict):
     `tflops_per_gpu` is in 1e12 FLOP/s by the paper's C_GPU, with what is
     recomputed, `model_tflops_per_gpu` without. `memory_reserved_gb` decides what fits: the peak of
     the rank that needs most, `memory_largest_gb`, by part in `memory_parts_gb`, with what
-    allocator, context and communicators add to it, from `memory_reserved_low_gb` to
-    `memory_reserved_high_gb` by what is known of these. `missing_gb` is by how much that is more
-    than a job may reserve (`Device.memory_limit`, or all of `device_memory_gb`), or 0. `memory_gb`
-    is the peak of global rank zero, as the paper measures it, `memory_min_gb` the same over
-    infinitely many data-parallel ranks. All in GiB. `mfu` and `hfu` are shares of the device's
-    peak, without and with what is recomputed.
+    allocator, context and communicators add to it; its 80 % interval is from
+    `memory_reserved_low_gb` to `memory_reserved_high_gb`. `missing_gb` is by how much that is more
+    than a job may reserve (`Device.memory_limit`, or all of `device_memory_gb`), or 0, and
+    `fits_probability` how sure it is not to be more. `memory_gb` is the peak of global rank zero,
+    as the paper measures it, `memory_min_gb` the same over infinitely many data-parallel ranks. All
+    in GiB. `mfu` and `hfu` are shares of the device's peak, without and with what is recomputed.
     """
 
     tflops_per_gpu: float
@@ -44,6 +44,7 @@ class StepPrediction(TypedDict):
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
+    fits_probability: float
     memory_gb: float
     memory_min_gb: float
     samples_per_second: float
@@ -121,6 +122,7 @@ def step_columns(
         "memory_largest_gb": fullest.total_gb,
         "device_memory_gb": np.full(len(step_time), device.memory / GIGABYTE),
         "missing_gb": np.maximum(reserved - device.usable_memory / GIGABYTE, 0.0),
+        "fits_probability": fits_probability(fullest.reserved, device.usable_memory),
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "samples_per_second": samples_per_second,

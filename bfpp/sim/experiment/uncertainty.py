@@ -37,13 +37,11 @@ from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.deviations import Path, deviation_of
 from bfpp.sim.experiment.residuals import Residuals, residuals_of, rival_residual
 from bfpp.sim.presets.files import fitted_uncertainty
+from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
 
 Matrix = npt.NDArray[np.float64]
-
-QUANTILE = 1.2816
-"""Standard deviations on each side of a normal distribution's middle 80 %."""
 
 FASTER, SLOWER = ENDS = -QUANTILE, QUANTILE
 """The ends of an 80 % interval, in standard deviations of each constant for the worse."""
@@ -110,11 +108,6 @@ class Doubt(NamedTuple):
     residual: float
 
 
-def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
-    """The doubt about a step if all constants were exact, which takes no prediction of it."""
-    return Doubt(dict.fromkeys(ENDS, np.zeros(0)), rival_residual(physical, layout))
-
-
 LEAST_SHARE = 0.01
 """Share of an interval's variance below which a part is not listed."""
 
@@ -140,6 +133,14 @@ def doubt_of(timeline: Timeline, physical: PhysicalCosts, ends: Iterable[float] 
     """Uncertainty of a step, at some ends of its interval: dozens of predictions for each."""
     changes = {end: constants_changes(timeline, physical, end) for end in ends}
     return Doubt(changes, rival_residual(physical, timeline.graph.layout))
+
+
+def interval_by(
+    doubt: Doubt, step_time: float, physical: PhysicalCosts, layout: Layout
+) -> Interval:
+    """The interval of a predicted step time by a doubt that has both its ends."""
+    spread = Spread(*(float(np.linalg.norm(doubt.changes[end])) for end in ENDS))
+    return around(step_time, spread, residuals_of(physical, layout).total)
 
 
 def difference_spread(one: Doubt, other: Doubt, end: float) -> float:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import erfc, exp, inf, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.traces.timeline.memory_record import PARTS
 from bfpp.traces.timeline.units import GIGABYTE
 
-RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
-"""Reserved over allocated memory, and its range in published runs on B200."""
+RESERVED = 1.05
+"""Reserved over allocated memory; in published runs on B200, from 1.03 to 1.08."""
 
-CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
-"""Bytes of a CUDA context and its modules, outside the allocator, and their assumed range."""
+CONTEXT = 0.75 * GIGABYTE
+"""Bytes of a CUDA context and its modules, outside the allocator: assumed, from 0.5 to 1 GiB."""
+
+DEVIATION = 0.1
+"""Standard deviation of the logarithm of reserved memory over its prediction.
+
+That of software that nobody has measured: by it, published runs fit as often as they are said to
+(docs/fits.md).
+"""
 
 
 class Memories(NamedTuple):
@@ -60,9 +70,9 @@ class Memories(NamedTuple):
 
     @property
     def reserved_range_gb(self) -> tuple[Numbers, Numbers]:
-        """The least and the most that this may reserve, by the ranges of its additions."""
-        total, (least, most), (low, high) = self.total, RESERVED_RANGE, CONTEXT_RANGE
-        return (least * total + low) / GIGABYTE, (most * total + high) / GIGABYTE
+        """The ends of the 80 % interval of what this reserves."""
+        reserved, factor = self.reserved_gb, exp(QUANTILE * DEVIATION)
+        return reserved / factor, reserved * factor
 
     @property
     def parts_gb(self) -> dict[str, Numbers]:
@@ -125,7 +135,7 @@ class PeakMemory(NamedTuple):
 
     @property
     def reserved_range_gb(self) -> tuple[float, float]:
-        """The least and the most that this may reserve."""
+        """The ends of the 80 % interval of what this reserves."""
         low, high = self._column.reserved_range_gb
         return low.item(), high.item()
 
@@ -149,3 +159,24 @@ def fullest_of(memories: Sequence[Memories]) -> Memories:
     parts = np.array(memories)
     ranks = Memories(*parts.swapaxes(0, 1)).total.argmax(axis=1)
     return Memories(*parts[np.arange(len(parts)), :, ranks].T)
+
+
+def fits_probability(reserved: Numbers, usable: float) -> Numbers:
+    """The probability that a job that is predicted to reserve so many bytes may have as many.
+
+    `usable` is what it may reserve on a device.
+    """
+    deviations = np.log(usable / reserved) / DEVIATION
+    found: Numbers = 0.5 * _complementary_error(-deviations / sqrt(2))
+    return found
+
+
+def safe_total(usable: float, risk: float) -> float:
+    """Bytes that a job may allocate to run out of `usable` ones with a probability of `risk`."""
+    if not 0 < risk < 1:
+        return inf if risk else 0.0
+    deviations = NormalDist().inv_cdf(1 - risk)
+    return (usable * exp(-deviations * DEVIATION) - CONTEXT) / RESERVED
+
+
+_complementary_error = np.vectorize(erfc, otypes=[float])

@@ -19,6 +19,9 @@ MOST_PASSES = 10_000_000
 MOST_DEVICES = 1_000_000
 """Devices over all groups."""
 
+QUANTILE = 1.2816
+"""Standard deviations on each side of a normal distribution's middle 80 %."""
+
 _WHOLE = re.compile(r"-?[0-9]+")
 _REAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 19

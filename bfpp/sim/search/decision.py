@@ -10,10 +10,10 @@ The parts of a mean rank's step sum to its step time:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import exp
+from math import exp, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,16 +22,19 @@ from bfpp.schedules import Configuration, Layout
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.seconds import UnitSeconds, unit_seconds
+from bfpp.sim.experiment.residuals import ANY, shipped_residuals
 from bfpp.sim.experiment.uncertainty import (
-    ENDS,
     FASTER,
     SLOWER,
     Doubt,
+    Interval,
     difference_spread,
     doubt_of,
-    unexplained,
+    interval_by,
 )
+from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.sim.search.evaluation import evaluation_of
+from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.space import CostSetting, Numbered
@@ -60,6 +63,9 @@ RIVALS = 3
 """Number of other kinds that a winner is compared with: the best ones."""
 
 WITHOUT_PIPELINE = "no pipeline"
+
+BY_SPEED = (Objective.THROUGHPUT, Objective.COST)
+"""Objectives by which predictions of step times tell configurations apart."""
 
 
 def kind_of(configuration: Configuration) -> str:
@@ -101,21 +107,21 @@ class Account(NamedTuple):
     doubt: Doubt
 
 
-def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Account:
+def account_of(problem: Problem, outcome: Outcome) -> Account:
     """The account of a prediction.
 
     Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
     step = known.timeline(configuration), known.physical(CostSetting.of(configuration))
-    return Account(parts_of_step(*step), doubt_of(*step, ends))
+    return Account(parts_of_step(*step), doubt_of(*step))
 
 
-def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
+def doubt_about(problem: Problem, outcome: Outcome) -> Doubt:
     """Uncertainty of a prediction, not broken down by part."""
     known, configuration = evaluation_of(problem), outcome.configuration
     physical = known.physical(CostSetting.of(configuration))
-    return doubt_of(known.timeline(configuration), physical, ends)
+    return doubt_of(known.timeline(configuration), physical)
 
 
 class Distance(NamedTuple):
@@ -158,13 +164,15 @@ class Rival(NamedTuple):
 class Decision(NamedTuple):
     """The winner, where the time of its step goes, the best of each other kind, and all ties.
 
-    `ties` says of each outcome that is shown, except for the winner, whether it ties with that.
+    `ties` says of each outcome that is shown, but for the winner, whether it ties with that;
+    `intervals` has the step time of each.
     """
 
     winner: Outcome
     parts: Mapping[str, float]
     rivals: list[Rival]
     ties: Mapping[Configuration, bool]
+    intervals: Mapping[Configuration, Interval]
 
 
 def decision(
@@ -180,32 +188,36 @@ def decision(
     if not len(best_first):
         return None
     winner, *others = contenders(best_first)
-    unsure = [
-        each
-        for each in shown
-        if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
-    ]
-    ends = {_end(winner, each) for each in [*others, *unsure]}
+    further = [each for each in shown if each not in (winner, *others)]
     results = all_of(
         [
-            *(partial(account_of, problem, each, ends) for each in [winner, *others]),
-            *(partial(doubt_about, problem, each, ends) for each in unsure),
+            *(partial(account_of, problem, each) for each in [winner, *others]),
+            *(partial(doubt_about, problem, each) for each in further),
         ]
     )
     accounts: Sequence[Account] = results[: 1 + len(others)]
-    doubts: Sequence[Doubt] = results[1 + len(others) :]
+    every = [winner, *others, *further]
+    own = [*(account.doubt for account in accounts), *results[len(accounts) :]]
+    doubts = {each.configuration: its for each, its in zip(every, own, strict=True)}
     account, *theirs = accounts
     rivals = [
         _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)
     ]
-    known = {each.outcome.configuration: each.distance.ties for each in rivals} | {
-        each.configuration: distance(winner, each, account.doubt, its).ties
-        for each, its in zip(unsure, doubts, strict=True)
-    }
     ties = {
-        each.configuration: known.get(each.configuration, True) for each in shown if each != winner
+        each.configuration: distance(winner, each, account.doubt, doubts[each.configuration]).ties
+        for each in shown
+        if each != winner
     }
-    return Decision(winner, account.parts, rivals, ties)
+    intervals = {
+        each.configuration: _interval(problem, each, doubts[each.configuration]) for each in every
+    }
+    return Decision(winner, account.parts, rivals, ties, intervals)
+
+
+def _interval(problem: Problem, outcome: Outcome, doubt: Doubt) -> Interval:
+    configuration = outcome.configuration
+    physical = evaluation_of(problem).physical(CostSetting.of(configuration))
+    return interval_by(doubt, outcome.step_time, physical, configuration.layout)
 
 
 def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> Rival:
@@ -217,18 +229,28 @@ def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> R
 def compared(problem: Problem, winner: Outcome, own: Problem, given: Configuration) -> Rival:
     """A configuration of its `own` problem against the winner of another one."""
     other = evaluation_of(own).outcome(given)
-    ends = [_end(winner, other)]
-    return _rival(winner, account_of(problem, winner, ends), other, account_of(own, other, ends))
+    return _rival(winner, account_of(problem, winner), other, account_of(own, other))
 
 
-def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
-    """True if two tie by their residuals alone, however well constants are known."""
-    known = evaluation_of(problem)
-    doubts = (
-        unexplained(known.physical(CostSetting.of(each.configuration)), each.configuration.layout)
-        for each in (winner, other)
-    )
-    return distance(winner, other, *doubts).ties
+SURENESS_DIGITS = 2
+"""Digits of a probability to fit by which one configuration is surer than another."""
+
+
+def surer_ties_first(problem: Problem, best_first: Outcomes) -> Outcomes:
+    """A ranking that begins with what fits most surely of all that tie with its first.
+
+    Ties are those by what constants leave of any two runs on one cluster. Where any risk is taken,
+    nothing goes before the fastest.
+    """
+    if problem.objective not in BY_SPEED or problem.risk == 1 or not len(best_first):
+        return best_first
+    sure = best_first.fits_probability.round(SURENESS_DIGITS)
+    margin = exp(QUANTILE * sqrt(2) * shipped_residuals().rival[ANY])
+    tie = best_first.samples_per_second * margin > best_first.samples_per_second[0]
+    ties = np.flatnonzero(tie & (sure > sure[0]))
+    ahead = ties[np.argsort(-sure[ties], kind="stable")]
+    others = np.setdiff1d(np.arange(len(best_first)), ahead)
+    return best_first.take(np.concatenate([ahead, others]))
 
 
 def contenders(best_first: Outcomes) -> list[Outcome]:

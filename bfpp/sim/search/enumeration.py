@@ -13,13 +13,12 @@ graph. What breaks one is counted, by the rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from itertools import product
-from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from bfpp.schedules import (
     Communication,
     Degrees,
     InvalidConfiguration,
+    Layout,
     Schedule,
     Sharding,
     build_graph,
@@ -38,11 +38,22 @@ from bfpp.schedules.layout.cut import cut_of
 from bfpp.schedules.orders.division import default_division
 from bfpp.schedules.settings.offloading import OFF, SELECTIVE
 from bfpp.sim.costs.units.offloading import least_passes
-from bfpp.sim.search.problem import Problem, replicas
+from bfpp.sim.search.defaults import (
+    context_sizes,
+    divisors,
+    expert_sizes,
+    replica_groups,
+    usual_cut,
+)
+from bfpp.sim.search.problem import AS_NEEDED, EQUAL, Problem, replicas
 from bfpp.sim.search.space import CostSetting, Numbered, Pipeline, Space, SpaceTables
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
+
+
+MICROBATCHES = 2
+"""Micro-batches of a step of which a framework is asked whether it communicates so."""
 
 
 def configurations(problem: Problem, broken: Counter[str] | None = None) -> Space:
@@ -62,32 +73,42 @@ def configurations(problem: Problem, broken: Counter[str] | None = None) -> Spac
 
 def _degrees(problem: Problem, gpus: int, broken: Counter[str]) -> Iterator[Degrees]:
     """Possible divisions of the GPUs into groups."""
-    sizes, domain = divisors(gpus), problem.cluster.domain
-    tensor = dict(problem.only).get("tp", [tp for tp in sizes if tp <= domain])
-    for tp, pp, cp, ep, groups in product(
-        tensor, sizes, problem.cp, problem.ep or expert_sizes(problem), problem.dp_replicate
-    ):
+    domain = problem.cluster.domain
+    for tp, pp, cp, ep in product(*_sizes(problem, gpus)):
         dp, rest = divmod(gpus, tp * pp * cp)
-        uneven = problem.model.layers % pp and not problem.cut
+        uneven = problem.model.layers % pp and problem.cut == (EQUAL,)
         if rest or uneven or problem.model.layers < pp:
             continue
-        with _valid(broken if problem.ep or ep == 1 else Counter()):  # nobody asked for others
-            degrees = Degrees(pp, dp, tp, cp, ep, groups)
-            if not problem.allows(degrees):
-                continue
-            if tp > domain:
-                level = problem.cluster.levels[0]
-                raise InvalidConfiguration(
-                    "tp", f"{tp} is more than the {domain} devices that {level.name} joins"
-                )
-            problem.physical(degrees, microbatch_size=1, **problem.computed(degrees)[0])
-            if not degrees.is_hybrid or degrees.dp_shard * degrees.cp > 1:  # else nothing is shared
-                yield degrees
+        for groups in problem.dp_replicate or replica_groups(problem.cluster, tp * cp, dp):
+            with _valid(broken if _asked_for(problem, cp, ep, groups) else Counter()):
+                degrees = Degrees(pp, dp, tp, cp, ep, groups)
+                if not problem.allows(degrees):
+                    continue
+                if tp > domain:
+                    level = problem.cluster.levels[0]
+                    raise InvalidConfiguration(
+                        "tp", f"{tp} is more than the {domain} devices that {level.name} joins"
+                    )
+                problem.physical(degrees, microbatch_size=1, **problem.computed(degrees)[0])
+                shares = degrees.dp_shard * degrees.cp > 1
+                if not degrees.is_hybrid or shares:  # else nothing is shared
+                    yield degrees
 
 
-def expert_sizes(problem: Problem) -> list[int]:
-    """Sizes of expert-parallel groups: each device has as many of the experts."""
-    return divisors(problem.model.experts.routed) if problem.model.experts else [1]
+def _sizes(problem: Problem, gpus: int) -> Iterator[Sequence[int]]:
+    """Sizes to try of tensor-, pipeline-, context- and expert-parallel groups."""
+    every, domain = divisors(gpus), problem.cluster.domain
+    only = dict(problem.only)
+    yield only.get("tp", [tp for tp in every if tp <= domain])
+    yield every
+    yield problem.cp or context_sizes(problem.model, gpus)
+    yield problem.ep or expert_sizes(problem.model)
+
+
+def _asked_for(problem: Problem, cp: int, ep: int, groups: int) -> bool:
+    """True if sizes of groups were asked for, or are of one device."""
+    named = ((problem.cp, cp), (problem.ep, ep), (problem.dp_replicate, groups))
+    return all(sizes or size == 1 for sizes, size in named)
 
 
 @contextmanager
@@ -116,7 +137,7 @@ class _Enumeration:
         self._communications = Numbered[Communication]()
         self._blocks: list[_Block] = []
         self._divisions = cache(self._divisions_of)
-        self._fault = cache(_fault)
+        self._fault, self._refused = cache(_fault), cache(self._refused_of)
 
     @property
     def space(self) -> Space:
@@ -134,8 +155,12 @@ class _Enumeration:
     def add(self, degrees: Degrees, samples: int) -> None:
         """Add divisions of this kind, with as many samples on each replica."""
         problem = self._problem
-        computed = problem.computed(degrees)
-        communications = [each for each in problem.communications(degrees) if problem.allows(each)]
+        computed = [each for each in problem.computed(degrees) if self._launched(degrees, **each)]
+        communications = [
+            each
+            for each in problem.communications(degrees)
+            if problem.allows(each) and self._communicated(degrees, each)
+        ]
         sharded = replicas(degrees) > 1
         for rule, size in product(problem.rules, divisors(samples)):
             microbatches = samples // size
@@ -148,18 +173,63 @@ class _Enumeration:
                     pipeline = Pipeline(schedule, degrees.pp, microbatches, loops, units)
                     alone = replace(degrees, pp=1)
                     settings = [CostSetting(alone, size, **each, cut=cut) for each in computed]
+                    if fault := self._refused(pipeline, cut):
+                        self._broken[fault] += 1
+                        continue
                     self._cross(pipeline, self._running(pipeline, communications), settings)
 
     def _running(
         self, pipeline: Pipeline, communications: Iterable[Communication]
     ) -> Iterator[Communication]:
         """With which of some communications a pipeline runs, each once."""
-        every = dict.fromkeys(_of_steps(each, pipeline.microbatches) for each in communications)
+        every = dict.fromkeys(self._as_run(pipeline, each) for each in communications)
         for communication in every:
             if fault := self._fault(pipeline, communication):
                 self._broken[fault] += 1
             else:
                 yield communication
+
+    def _refused_of(self, pipeline: Pipeline, cut: tuple[int, ...] | None) -> str | None:
+        """The reason why a framework does not run a pipeline, or why nothing does."""
+        if (limits := self._problem.limits) is None:
+            return None
+        schedule, *sizes, units = pipeline
+        said: dict[str, Any] = dict(zip(Pipeline._fields[1:], sizes, strict=False))
+        said |= {"units_per_stage": units} if isinstance(units, int) else {}
+        said |= {"cut": ",".join(map(str, cut))} if cut else {}
+        try:
+            return limits.broken(limits.of_pipeline, self._problem.experiment(schedule, **said))
+        except InvalidConfiguration as error:
+            return str(error)
+
+    def _launched(self, degrees: Degrees, **values: Any) -> bool:
+        """True unless a framework has no such degrees and costs, which is counted."""
+        if (limits := self._problem.limits) is None:
+            return True
+        experiment = self._problem.experiment(**asdict(degrees), **values)
+        fault = limits.broken(limits.of_setting, experiment)
+        self._broken.update([fault] if fault else [])
+        return fault is None
+
+    def _communicated(self, degrees: Degrees, communication: Communication) -> bool:
+        """True unless a framework does not communicate so, which is counted."""
+        if (limits := self._problem.limits) is None:
+            return True
+        made = limits.as_run(Layout(1, MICROBATCHES, 1), communication)
+        said = {each.name: getattr(made, each.name) for each in fields(Communication)}
+        del said["hybrid"]
+        experiment = self._problem.experiment(
+            microbatches=MICROBATCHES, **asdict(replace(degrees, pp=1)), **said
+        )
+        fault = limits.broken(limits.of_communication, experiment)
+        self._broken.update([fault] if fault else [])
+        return fault is None
+
+    def _as_run(self, pipeline: Pipeline, communication: Communication) -> Communication:
+        """The communication that the framework makes of one; a run has no more than there are."""
+        if limits := self._problem.limits:
+            communication = limits.as_run(pipeline.layout, communication)
+        return _of_steps(communication, pipeline.microbatches)
 
     def _cross(
         self,
@@ -206,26 +276,34 @@ class _Enumeration:
         Every number of loops, or one choice where there are none. Without a pipeline nothing is
         cut.
         """
-        layers, cuts = self._problem.model.layers, self._problem.cut
+        layers = self._problem.model.layers
         if pp == 1 and registered_name(schedule) not in WITHOUT_PIPELINE:
             return []
         looped = pp > 1 and schedule.looped
         every = [each for each in divisors(-(-layers // pp)) if each > 1]
         divisions: list[tuple[Division, tuple[int, ...] | None]] = []
-        for loops, rule in product(
-            every if looped else [schedule.loops], (cuts if pp > 1 else ()) or (None,)
-        ):
-            stages, cut = len(schedule.placement(pp, loops)), None
-            if rule:
-                with suppress(InvalidConfiguration):  # a list has one number of stages
-                    cut = cut_of(rule, layers, stages, self._problem.model.prediction_modules)
-            if (not cut or min(cut) < 0) if rule else stages > layers:
-                continue
-            if looped or not has_replicas:
-                divisions.append(((loops, 1), cut))
-            else:
-                divisions.append((default_division(schedule, layers, pp, cut=cut), cut))
+        for loops in every if looped else [schedule.loops]:
+            for cut in self._cuts(len(schedule.placement(pp, loops)) if pp > 1 else 1):
+                if looped or not has_replicas:
+                    divisions.append(((loops, 1), cut))
+                else:
+                    divisions.append((default_division(schedule, layers, pp, cut=cut), cut))
         return divisions
+
+    def _cuts(self, stages: int) -> Iterator[tuple[int, ...] | None]:
+        """The layers of each of so many stages, by each of the rules; None for an equal cut."""
+        model, rules = self._problem.model, self._problem.cut
+        if stages == 1:
+            rules = (EQUAL,)
+        for rule in rules:
+            rule = usual_cut(model.layers, stages) if rule == AS_NEEDED else rule
+            if rule == EQUAL:
+                yield from [None] if stages <= model.layers else []
+                continue
+            with suppress(InvalidConfiguration):  # a list has one number of stages
+                cut = cut_of(rule, model.layers, stages, model.prediction_modules)
+                if min(cut) >= 0:
+                    yield cut
 
 
 Division = tuple[int, int | tuple[int, ...]]
@@ -272,9 +350,3 @@ def _with_parameters(
         for sequence in divisors(microbatches)
         if sequence == pp or pp < sequence < microbatches
     ]
-
-
-def divisors(number: int) -> list[int]:
-    """The whole numbers that divide it, the least first."""
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})

@@ -34,7 +34,8 @@ class Outcome:
     """A configuration simulated, with an implementation; memory in GiB, times in seconds.
 
     `memory_reserved_gb`, what the fullest rank takes of its device, decides whether it fits:
-    `missing_gb` is how far it exceeds what a job may reserve. `memory_largest_gb` is what that rank
+    `missing_gb` is how far it exceeds what a job may reserve, and `fits_probability` how sure it is
+    not to. `memory_largest_gb` is what that rank
     allocates, by `memory_parts_gb`, and `memory_gb` what the first rank does, as the paper measures
     it.
     `robust_step_time` is a quantile over costs with jitter, if the objective is robustness.
@@ -57,6 +58,7 @@ class Outcome:
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
+    fits_probability: float
     memory_gb: float
     memory_min_gb: float
     robust_step_time: float | None = None
@@ -216,6 +218,11 @@ class Outcomes(Sequence[Outcome]):
         """Those whose memory is enough on every rank."""
         fits: Flags = self.numbers["missing_gb"] == 0.0
         return fits
+
+    def at_risk(self, risk: float) -> Flags:
+        """Those that run out of memory with a higher probability than `risk`."""
+        found: Flags = self.numbers["fits_probability"] < 1 - risk
+        return found
 
 
 def require_columns(schedules: Iterable[Schedule]) -> None:

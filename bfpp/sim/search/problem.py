@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from bfpp.schedules import (
     Communication,
     Configuration,
     Degrees,
     InvalidConfiguration,
+    Layout,
     Per,
     Schedule,
     Sharding,
@@ -36,24 +38,56 @@ from bfpp.sim.search.space import CostSetting
 ANY_SCHEDULE = "1f1b"
 """Costs are those of any schedule."""
 
+EQUAL = "equal"
+"""The rule of a cut into stages that all have as many layers, and into no others."""
+
+AS_NEEDED = "as-needed"
+"""The rule of an equal cut where layers divide, and of the cut that comes closest elsewhere."""
+
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
 """Shardings that an implementation supports, if not all (the paper, section Evaluation)."""
+
+
+class FrameworkLimits(NamedTuple):
+    """Limits of what a framework can launch, asked by subject: each says why not.
+
+    The limits look at `view(experiment)`, of an experiment that has the values that a limit is
+    about, and defaults for others. `as_run` is a communication as the framework makes it.
+    """
+
+    framework: str
+    view: Callable[[Experiment], Any]
+    of_pipeline: Callable[[Any], Iterator[str]]
+    of_communication: Callable[[Any], Iterator[str]]
+    of_setting: Callable[[Any], Iterator[str]]
+    as_run: Callable[[Layout, Communication], Communication]
+
+    def broken(self, limit: Callable[[Any], Iterator[str]], experiment: Experiment) -> str | None:
+        """The first reason why an experiment cannot be launched, by one of the limits."""
+        reason = next(limit(self.view(experiment)), None)
+        return None if reason is None else f"{self.framework}: {reason}"
+
+    def reason(self, experiment: Experiment) -> str | None:
+        """The first reason why an experiment cannot be launched, by all limits."""
+        every = (self.of_pipeline, self.of_communication, self.of_setting)
+        return next(filter(None, (self.broken(each, experiment) for each in every)), None)
 
 
 @dataclass(frozen=True)
 class Problem:
     """Search problem: a model on some numbers of GPUs of a cluster, at some batch sizes.
 
-    Context- and expert-parallel groups have the sizes of `cp` and `ep` (if none is named: all that
-    divide the experts and the devices), and sharded replicas are in
-    `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute`, every
-    `tp_overlap` where there is tensor parallelism (if none is named: the implementation's), every
-    rule or list to `cut` stages by (if none is named: all have as many layers), and full sharding
-    in every way that the fields of `FULLY_SHARDED` allow. `offload` says which activations wait on
-    the host. Other values of an experiment are `fixed`, or the defaults; where `only` names one of
-    `DIMENSIONS` or a schedule's parameter, no other values of it are tried. The `objective` says
-    what is best, under `jitter` if it is robustness. Raises `InvalidConfiguration` for names that
-    do not exist, what the cluster cannot compute, and modules that the model does not have.
+    Context- and expert-parallel groups have the sizes of `cp` and `ep`, and sharded replicas are in
+    `dp_replicate` groups (HSDP); those that have a use (`defaults.py`), if none is named.
+    Every `precision` is tried with every policy to `recompute`, every `tp_overlap` where there is
+    tensor parallelism (if none is named: the implementation's), every rule or list to `cut` stages
+    by, and full sharding in every way that the fields of `FULLY_SHARDED` allow. `offload` says
+    which activations wait on the host. Other values of an experiment are `fixed`, or the defaults;
+    where `only` names one of `DIMENSIONS` or a schedule's parameter, no other values of it are
+    tried. What breaks `limits` is left out. The `objective` says what is best, under `jitter` if it
+    is robustness; the best may run out of memory with a probability of `risk`. Raises
+    `InvalidConfiguration` for names that do not exist, what the cluster cannot compute, and modules
+    that the model does not have.
     """
 
     model: Transformer
@@ -67,7 +101,7 @@ class Problem:
     precision: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     tp_overlap: tuple[str, ...] = ()
-    cut: tuple[str, ...] = ()
+    cut: tuple[str, ...] = (EQUAL,)
     gather_per: tuple[Per, ...] = (Per.RUN,)
     reduce_per: tuple[Per, ...] = (Per.RUN,)
     run_length: tuple[int | None, ...] = (None,)
@@ -79,6 +113,8 @@ class Problem:
     only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     objective: Objective = Objective.THROUGHPUT
     jitter: Jitter = USUAL_JITTER
+    limits: FrameworkLimits | None = None
+    risk: float = 1.0
     rules: tuple[Schedule, ...] = field(init=False, repr=False)
     """The schedules themselves: a name stands for another one once its file has changed."""
 
@@ -97,13 +133,14 @@ class Problem:
         object.__setattr__(self, "rules", tuple(rules))
         require_columns(self.rules)
         for rule in self.cut:
-            given_cut(rule, self.model.prediction_modules)
+            if rule not in (EQUAL, AS_NEEDED):
+                given_cut(rule, self.model.prediction_modules)
         for computed in self.computed(Degrees()):
             self.physical(Degrees(), 1, **computed)
         if any(way != OFF for way in self.offload):
             host_bandwidth(self.cluster)
         else:
-            self._experiment().require_offload()
+            self.experiment().require_offload()
 
     def computed(self, degrees: Degrees) -> list[dict[str, Any]]:
         """Requested ranges of precisions, recomputation, and overlap of collectives.
@@ -123,11 +160,12 @@ class Problem:
         """Every level of sharding over replicas, full sharding in all ways that differ."""
         supported = SHARDING_OF.get(self.implementation.name, tuple(Sharding))
         levels = supported if replicas(degrees) > 1 else (Sharding.NONE,)
-        if degrees.is_hybrid:
-            levels = tuple(level for level in supported if level is not Sharding.NONE)
+        if degrees.is_hybrid:  # nobody asked for groups that do not shard all of their state
+            wanted = (Sharding.PARTIAL, Sharding.FULL) if self.dp_replicate else (Sharding.FULL,)
+            levels = tuple(level for level in supported if level in wanted)
         ways = product(*(getattr(self, name) for name in FULLY_SHARDED))
         every = [
-            self._experiment(
+            self.experiment(
                 dp=degrees.dp,
                 dp_replicate=degrees.dp_replicate,
                 sharding=level,
@@ -149,12 +187,12 @@ class Problem:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         said = {each.name: getattr(degrees, each.name) for each in fields(degrees)}
         said |= {"precision": precision, "recompute": recompute, "tp_overlap": tp_overlap}
-        return self._experiment(microbatch_size=microbatch_size, **said).physical_of_cut(cut)
+        return self.experiment(microbatch_size=microbatch_size, **said).physical_of_cut(cut)
 
-    def _experiment(self, **values: Any) -> Experiment:
+    def experiment(self, schedule: str | Schedule = ANY_SCHEDULE, **values: Any) -> Experiment:
         """The experiment with these values, and those that are fixed."""
         return Experiment(
-            ANY_SCHEDULE,
+            schedule,
             model=self.model,
             cluster=self.cluster,
             implementation=self.implementation,
@@ -177,21 +215,6 @@ class Problem:
     def physical_of(self, setting: CostSetting | Configuration) -> PhysicalCosts:
         """The cost model of a setting, or of a configuration that has it."""
         return self.physical(*(getattr(setting, name) for name in CostSetting._fields))
-
-
-POLICIES = ("none", "selective", "full")
-"""Recomputation policies of a search with today's software, by default."""
-
-
-def usual_ranges(model: Transformer, implementation: Implementation) -> dict[str, Any]:
-    """Ranges of a search that says nothing of them.
-
-    What today's software offers: expert parallelism where there are experts, and activation
-    checkpointing. Software of a former year is searched as it was used.
-    """
-    if implementation.year is not None:
-        return {"ep": (1,)}
-    return {"ep": () if model.experts else (1,), "recompute": POLICIES}
 
 
 DIMENSIONS = (

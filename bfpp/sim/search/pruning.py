@@ -27,6 +27,7 @@ import numpy as np
 
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
+from bfpp.sim.memory.peak_memory import safe_total
 from bfpp.sim.search.bounds import Bounds, bounds_of, closer_bounds
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
@@ -50,11 +51,11 @@ class SearchResult(NamedTuple):
 class CaseBest:
     """The best of a number of devices and a batch size: the fastest, or smallest, and the front.
 
-    Columns of samples a second, and of memory.
+    Columns of samples a second, and of memory; the best need no more of it than `most`.
     """
 
-    def __init__(self, objective: Objective, top: int) -> None:
-        self._objective, self._top = objective, top
+    def __init__(self, objective: Objective, top: int, most: float) -> None:
+        self._objective, self._top, self._most = objective, top, most
         self._speed, self._needed = np.zeros((2, 0))
 
     def add(self, speed: Seconds, needed: Seconds) -> None:
@@ -63,8 +64,9 @@ class CaseBest:
         by_speed = np.lexsort((needed, -speed))
         least = np.minimum.accumulate(needed[by_speed])
         front = by_speed[np.append(True, needed[by_speed][1:] < least[:-1])]
+        safe = needed <= self._most
         merits = (needed, -speed) if self._objective is Objective.MEMORY else (-speed, needed)
-        kept = np.union1d(front, np.lexsort(merits[::-1])[: self._top])
+        kept = np.union1d(front, np.lexsort((*merits[::-1], ~safe))[: self._top])
         self._speed, self._needed = speed[kept], needed[kept]
 
     def exceeds(self, speed: Seconds, needed: Seconds) -> Flags:
@@ -74,6 +76,7 @@ class CaseBest:
         faster: Flags = self._speed > speed[:, np.newaxis]
         smaller: Flags = self._needed < needed[:, np.newaxis]
         passed = smaller if self._objective is Objective.MEMORY else faster
+        passed = passed & (self._needed <= self._most)
         undercut = faster & (self._needed <= needed[:, np.newaxis])
         exceeding: Flags = undercut.any(axis=1) & (passed.sum(axis=1) >= self._top)
         return exceeding
@@ -100,8 +103,9 @@ class Best:
     """The best of each case in a search, so far."""
 
     def __init__(self, problem: Problem, request: Request) -> None:
+        most = safe_total(problem.cluster.device.usable_memory, problem.risk) / GIGABYTE
         self._cases = defaultdict[tuple[int, int], CaseBest](
-            lambda: CaseBest(problem.objective, request.top)
+            lambda: CaseBest(problem.objective, request.top, most)
         )
         if request.met is not None:
             known = request.met.take(request.met.fits)

@@ -13,13 +13,17 @@ from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.space import Space
 
 
-def ranked(outcomes: Outcomes, objective: Objective = Objective.THROUGHPUT) -> Outcomes:
+def ranked(
+    outcomes: Outcomes, objective: Objective = Objective.THROUGHPUT, risk: float = 1.0
+) -> Outcomes:
     """Those that fit, the best first: of highest throughput, or by another objective.
 
-    By samples: what is recomputed is no throughput, and the peak depends on the precision.
+    By samples: what is recomputed is no throughput, and the peak depends on the precision. Those
+    that run out of memory with a higher probability than `risk` come after all others.
     """
     fitting = outcomes.take(outcomes.fits)
-    return fitting.take(by_merit(fitting, objective))
+    best_first = fitting.take(by_merit(fitting, objective))
+    return best_first.take(np.argsort(best_first.at_risk(risk), kind="stable"))
 
 
 def by_merit(outcomes: Outcomes, objective: Objective = Objective.THROUGHPUT) -> Offsets:
@@ -46,6 +50,26 @@ KEYS: dict[Objective, Callable[[Outcomes], tuple[Seconds, Seconds]]] = {
 def nearest(outcomes: Outcomes) -> Outcome:
     """The one that needs least memory: of those that do not fit, the nearest."""
     return outcomes[int(outcomes.memory_largest_gb.argmin())]
+
+
+ROOM = 0.05
+"""Share of a device's memory that what is safer leaves free in addition."""
+
+
+def safer_than(winner: Outcome, best_first: Outcomes) -> Outcome | None:
+    """The first of a ranking that reserves clearly less than its winner."""
+    least = winner.memory_reserved_gb - ROOM * winner.device_memory_gb
+    safer = np.flatnonzero(best_first.memory_reserved_gb <= least)
+    return best_first[int(safer[0])] if len(safer) else None
+
+
+def faster_than(winner: Outcome, best_first: Outcomes) -> Outcome | None:
+    """The fastest of a ranking, if it is faster than its winner and needs more memory."""
+    faster = best_first.samples_per_second > winner.samples_per_second
+    places = np.flatnonzero(faster & (best_first.fits_probability < winner.fits_probability))
+    if not len(places):
+        return None
+    return best_first[int(places[best_first.samples_per_second[places].argmax()])]
 
 
 def pareto(best_first: Outcomes, apart: float = 0.0) -> Outcomes:
@@ -91,13 +115,16 @@ def best_of_cases(best_first: Outcomes) -> Outcomes:
     return best_first.take(np.array(first, dtype=np.int64))
 
 
-def foremost(known: Outcomes, top: int, objective: Objective = Objective.THROUGHPUT) -> Outcomes:
+def foremost(
+    known: Outcomes, top: int, objective: Objective = Objective.THROUGHPUT, risk: float = 1.0
+) -> Outcomes:
     """The best of each case of some outcomes, and those on its front, each once."""
     fitting = known.take(known.fits)
     kept = [np.zeros(0, dtype=np.int64)]
     for _, places in cases(fitting.space):
         some = fitting.take(places)
-        best = by_merit(some, objective)[:top]
+        merit = by_merit(some, objective)
+        best = merit[np.argsort(some.at_risk(risk)[merit], kind="stable")][:top]
         by_speed = by_merit(some)
         kept.append(places[np.union1d(best, by_speed[front(some.take(by_speed))])])
     return fitting.take(np.concatenate(kept))

@@ -419,11 +419,11 @@ def test_calls_of_an_exchange_wait_each(calls):
 
 
 def test_what_of_eight_devices_is_reserved():
-    """40 GiB allocated: 5 % more and 0.75 GiB; 3 % and 0.5, 8 % and 1 at the least and the most."""
+    """40 GiB allocated: 5 % more and 0.75 GiB; e^(1.2816 x 0.1) = 1.1367 at each end."""
     memory = PeakMemory(10 * 2.0**30, 2.0**30, 2.0**30, 24 * 2.0**30, 3 * 2.0**30, 0.0, 2.0**30)
     assert memory.total_gb == 40
     assert memory.reserved_gb == pytest.approx(42.75)
-    assert memory.reserved_range_gb == pytest.approx((41.7, 44.2))
+    assert memory.reserved_range_gb == pytest.approx((37.608, 48.596), rel=1e-4)
 
 
 def test_what_sequence_parallelism_gathers_for_a_while():

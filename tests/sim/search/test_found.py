@@ -10,19 +10,22 @@ import csv
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bfpp.commands.tradeoff import _chart, _print, _record
 from bfpp.reports.search.costs import cost
+from bfpp.reports.search.gains import Gain
 from bfpp.reports.search.results import write_table
-from bfpp.reports.search.summary import print_decision, record_of
+from bfpp.reports.search.summary import Answer, print_answer, record_of_answer
 from bfpp.reports.search.table import print_outcomes
 from bfpp.schedules import Communication, Configuration, Sharding, find_schedule
 from bfpp.schedules.settings.degrees import Degrees
 from bfpp.schedules.settings.precision import Precision
 from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.uncertainty import Interval
 from bfpp.sim.search.decision import Decision, Distance, Rival
 from bfpp.sim.search.objectives import Jitter
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -44,7 +47,7 @@ def outcome(
         memory_reserved_low_gb=largest + 1, memory_reserved_high_gb=largest + 4,
         memory_largest_gb=largest, memory_parts_gb={"weights": largest - 8, "saved": 8.0},
         device_memory_gb=80.0, missing_gb=more.pop("missing", 0.0), memory_gb=largest - 1,
-        memory_min_gb=largest / 2, **more,
+        fits_probability=more.pop("fits", 1.0), memory_min_gb=largest / 2, **more,
     )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ RIVAL = outcome(
         find_schedule("breadth-first"), Degrees(pp=2, dp=8, tp=1, dp_replicate=2), 2, 2, loops=4,
         communication=Communication(Sharding.FULL, hybrid=True),
     ),
-    0.64, 20.0, robust_step_time=0.7,
+    0.64, 20.0, robust_step_time=0.7, fits=0.85,
 )  # fmt: skip
 TOO_LARGE = outcome(
     Configuration(find_schedule("gpipe"), Degrees(pp=8, dp=2), 16), 0.4, 90.0, missing=12.0
@@ -75,10 +78,24 @@ DECISION = Decision(
         )
     ],
     {RIVAL.configuration: True},
+    {WINNER.configuration: Interval(0.45, 0.6), RIVAL.configuration: Interval(0.6, 0.75)},
 )
 STEP = Experiment(
     "1f1b", pp=4, microbatches=16, model="llama3-8b", cluster="dgx-h100", implementation="current"
 )
+ANSWER = Answer(
+    DECISION,
+    STEP,
+    RIVAL,
+    None,
+    [
+        Gain("batch", 64, 1.05, 1.0),
+        Gain("cluster", "dgx-h200", 0.99, 1.0),
+        Gain("cluster", "dgx-b200", 1.9, 1.0),
+    ],
+    {"megatron": None, "torchtitan": "torchtitan: no such sharding"},
+)
+PROBLEM: Any = SimpleNamespace(risk=0.1, batches=(32,), jitter=Jitter())
 
 
 def test_rates() -> None:
@@ -123,15 +140,20 @@ def test_the_table_and_the_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # as wide as in files
-    print_outcomes("Found", Outcomes.of([*BOTH, TOO_LARGE]), BOTH, DECISION.ties, Jitter())
-    print_outcomes("Nothing", Outcomes.of([TOO_LARGE]), [], {}, Jitter())
+    print_outcomes("Found", Outcomes.of([*BOTH, TOO_LARGE]), BOTH, DECISION, PROBLEM)
+    print_outcomes("Nothing", Outcomes.of([TOO_LARGE]), [], None, PROBLEM)
     left_out = {"too large": 1234, "not tried": 0}
-    print_decision(DECISION, left_out, STEP, cost(WINNER, 3.0), Jitter())
+    print_answer(ANSWER, left_out, cost(WINNER, 3.0), Jitter())
     require_golden("printed/search.txt", capsys.readouterr().out)
 
 
 def test_the_record() -> None:
-    found = record_of(DECISION)
+    found = record_of_answer(ANSWER)
+    assert (found["safer"], found["faster"]) == (RIVAL.record, None)
+    assert found["gains"][0] == {
+        "name": "batch", "value": 64, "speedup": 1.05, "fits_probability": 1.0,
+    }  # fmt: skip
+    assert found["launches"] == ANSWER.launches
     assert (found["kind"], found["parts"]) == ("1f1b", DECISION.parts)
     (rival,) = found["rivals"]
     assert rival.pop("configuration") == RIVAL.record

@@ -455,7 +455,17 @@ def command(tmp_path, monkeypatch):
     (tmp_path / "small.toml").write_text(
         "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
     )
-    return ["search", "--model", "small.toml", "--cluster", "dgx1-v100", "--gpus", "4"]
+    return [
+        "search",
+        "--top",
+        "all",
+        "--model",
+        "small.toml",
+        "--cluster",
+        "dgx1-v100",
+        "--gpus",
+        "4",
+    ]
 
 
 def test_the_command_ranks_and_writes(command, capsys, tmp_path):
@@ -563,15 +573,14 @@ def test_what_only_an_option_tries_is_said(command, capsys, monkeypatch):
     words = [*command, "--batch", "4", "--workers", "1", "--schedule", "1f1b"]
     words[words.index("small.toml")] = "deepseek-v3"
     words += ["--implementation", "current", "--fix", "layers=7"]
-    assert main([*words, "--cut", "even", "fewer-at-ends", "--ep", "2", "--json"]) in (0, 1)
+    assert main([*words, "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["untried"] == []
+    words += ["--cut", "equal", "--ep", "1"]
     assert main(words) in (0, 1)
-    assert "expert parallelism" not in capsys.readouterr().out
-    assert main([*words, "--ep", "1"]) in (0, 1)
     printed = capsys.readouterr().out
     assert (
         "Not tried: pipelines of 2 or 4 ranks, over which 7 layers do not divide evenly (--cut "
-        "even fewer-at-ends); expert parallelism: each device has all 256 experts (--ep 2 4).\n"
+        "as-needed); expert parallelism: each device has all 256 experts (--ep 2 4).\n"
     ) in printed
     assert main([*words, "--fix", "pp=4"]) == 2
     assert "not tried: pipelines of 4 ranks, over which 7 layers" in capsys.readouterr().err
@@ -660,7 +669,7 @@ def test_bad_input_gets_one_line(command, words, reason, capsys):
 
 
 def test_the_tradeoff_follows_the_theory(command, capsys):
-    words = ["tradeoff", *command[1:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
+    words = ["tradeoff", *command[3:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
     words += ["--sizes", "4", "64", "--price", "2", "--schedule", "1f1b", "--svg", "t.svg"]
     assert main([*words, "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)["1f1b"]
@@ -674,7 +683,7 @@ def test_the_tradeoff_follows_the_theory(command, capsys):
 
 
 def test_the_tradeoff_has_whole_replicas(command, capsys):
-    words = ["tradeoff", *command[1:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
+    words = ["tradeoff", *command[3:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
     words += ["--sizes", "6", "--schedule", "1f1b", "--json", "--fix"]
     assert main([*words, "pp=2"]) == 0
     [found] = json.loads(capsys.readouterr().out)["1f1b"]
@@ -743,7 +752,7 @@ def test_the_table_has_as_many_of_the_best_as_asked_for_and_the_front(command, c
     rows = json.loads(capsys.readouterr().out)["configurations"]
     assert main(words) == 0
     words_of = [line.split() for line in capsys.readouterr().out.splitlines()]
-    shown = [words for words in words_of if words[1:2] == ["32"]]
+    shown = [words for words in words_of if words[2:3] == ["x"]]
     front = {at for at, row in enumerate(rows) if row["pareto"]}
     assert 2 < len(shown) < len({0, 1} | front) < len(rows)
 
@@ -829,17 +838,22 @@ def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, t
     assert read_experiment(str(path)).recompute == "none"
 
 
-def test_today_experts_and_recomputation_are_searched_unless_it_is_said(command):
-    """All sizes that divide; software of a former year is searched as it was used."""
+def test_today_s_software_is_searched_with_all_that_has_a_use_unless_it_is_said(command):
+    """Software of a former year is searched as it was used."""
 
     def problem(*further):
         parser = Parser()
         search.add_arguments(parser)
         return problem_of(parser.parse([*command[1:], "--batch", "4", *further]))
 
-    assert (problem().ep, problem().recompute) == ((1,), ())
+    former = problem()
+    assert (former.ep, former.cp, former.dp_replicate) == ((1,), (1,), (1,))
+    assert (former.recompute, former.cut, former.tp_overlap) == ((), ("equal",), ())
     today = problem("--cluster", "dgx-h100")
-    assert (today.ep, today.recompute) == ((1,), ("none", "selective", "full"))
+    assert (today.ep, today.cp, today.dp_replicate) == ((), (), ())
+    assert today.recompute == ("none", "layernorm", "layernorm,mlp", "full")
+    assert (today.cut, today.tp_overlap) == (("as-needed",), ("chunked",))
+    assert [each.name for each in today.rules[4:]] == ["zb1p", "zb-v", "dualpipe-v"]
     said = problem("--cluster", "dgx-h100", "--recompute", "full", "--fix", "precision=bf16")
     assert (said.recompute, said.precision) == (("full",), ("bf16",))
     experts = problem("--cluster", "dgx-h100", "--model", "mixtral-8x22b", "--fix", "layers=4")
