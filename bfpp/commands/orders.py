@@ -41,15 +41,16 @@ def run(options: argparse.Namespace) -> int:
     """Print one line a rank, and write the same."""
     configuration = shared.pipeline(options).configuration
     schedule, layout = configuration.schedule, configuration.layout
-    release = release_of("torch", options.release)
+    record: dict[str, object] = {"schedule": schedule.name}
     if options.format == "torch":
         lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
     else:
+        release = release_of("torch", options.release)
+        record["release"] = release.name
         lines = write_actions(configuration.graph(), waits=release.number >= SINCE)
         note(f"bfpp orders: actions of {release}")
     text = f"# slices = {layout.slices}\n{lines}" if layout.slices > 1 else lines
     if options.json:
-        record = {"schedule": schedule.name, "release": release.name}
         print_json(record | {"orders": [row.split(",") for row in lines.splitlines()]})
     else:
         sys.stdout.write(text)

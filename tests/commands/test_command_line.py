@@ -473,7 +473,7 @@ GROUPS = {
     "experiment": [*PIPELINE, *COSTS],
     "orders": PIPELINE,
     "check": PIPELINE,
-    "run": [*PIPELINE, *HOST, "training", "output"],
+    "run": [*PIPELINE, *HOST, "training", COSTS[-1], "output"],
     "calibrate": HOST,
     "export": ["output"],
     "show": ["pictures", "files for other tools"],

@@ -164,7 +164,7 @@ def test_a_step_that_memory_cannot_hold_is_told_as_one(bfpp, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr("bfpp.api.predictions.simulate", full)
+    monkeypatch.setattr("bfpp.api.predictions.simulate_graph", full)
     code, out, err = bfpp("simulate gpipe")
     assert (code, out) == (2, "")
     assert err == "bfpp simulate: the step is too large for this machine's memory\n"
