@@ -189,7 +189,8 @@ def search(
     model = load_model(model) if isinstance(model, str) else model
     target = find_target(framework)
     software = implementation_on(cluster, implementation or target.implementation)
-    values = usual_ranges(model, software) | target.ranges | ranges
+    limits = target.limits_with(software)
+    values = usual_ranges(model, software) | (target.ranges if limits else {}) | ranges
     searched: dict[str, Any] = {name: tuple(each) for name, each in values.items()}
     problem = Problem(
         model,
@@ -198,7 +199,7 @@ def search(
         tuple(batch) if isinstance(batch, Sequence) else (batch,),
         tuple(schedules or usual_schedules(software)),
         software,
-        limits=target.limits,
+        limits=limits,
         risk=risk,
         **searched,
     )

@@ -11,24 +11,28 @@ from bfpp.launchers.megatron import limits as megatron
 from bfpp.launchers.torchtitan import limits as torchtitan
 from bfpp.schedules import InvalidConfiguration, Per
 from bfpp.schedules.errors import did_you_mean
-from bfpp.sim.cluster.software_profiles import BFPP, CURRENT, TORCHTITAN
+from bfpp.sim.cluster.software_profiles import BFPP, CURRENT, TORCHTITAN, Implementation
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.search.problem import FrameworkLimits
 
 ANY = "any"
-"""Whatever one of the frameworks can launch: `bfpp run` takes every order of passes."""
+"""Whatever at least one of the frameworks can launch."""
 
 
 class Target(NamedTuple):
-    """A framework that a search can be for.
+    """A framework that a search can be for, or any of several.
 
-    Its limits, the implementation that predicts it (None: the cluster's), and the values that it
-    has other choices of.
+    The limits of each, the implementation that predicts it (None: the cluster's), and the values
+    that it has other choices of.
     """
 
-    limits: FrameworkLimits | None
+    limits: tuple[FrameworkLimits, ...]
     implementation: str | None
     ranges: dict[str, tuple[Any, ...]]
+
+    def limits_with(self, implementation: Implementation) -> tuple[FrameworkLimits, ...]:
+        """The limits of a search with this software: one of a former year no framework launches."""
+        return () if self.implementation is None and implementation.year else self.limits
 
 
 def _limits(name: str, room: Any) -> FrameworkLimits:
@@ -37,14 +41,21 @@ def _limits(name: str, room: Any) -> FrameworkLimits:
     )
 
 
+LIMITS = {
+    "megatron": _limits("megatron", megatron),
+    "torchtitan": _limits("torchtitan", torchtitan),
+    "bfpp": _limits("bfpp", own_limits),
+}
+"""The limits of each framework, by name."""
+
+RESHARDING = {"gather_per": (Per.RUN, Per.STEP)}
+"""FSDP of torchtitan: it reshards weights after the forward pass, or keeps them for the step."""
+
 TARGETS = {
-    ANY: Target(None, None, {}),
-    "megatron": Target(_limits("megatron", megatron), CURRENT.name, {}),
-    # FSDP that reshards weights after the forward pass, or keeps them for the step.
-    "torchtitan": Target(
-        _limits("torchtitan", torchtitan), TORCHTITAN.name, {"gather_per": (Per.RUN, Per.STEP)}
-    ),
-    "bfpp": Target(_limits("bfpp", own_limits), BFPP.name, {}),
+    ANY: Target(tuple(LIMITS.values()), None, RESHARDING),
+    "megatron": Target((LIMITS["megatron"],), CURRENT.name, {}),
+    "torchtitan": Target((LIMITS["torchtitan"],), TORCHTITAN.name, RESHARDING),
+    "bfpp": Target((LIMITS["bfpp"],), BFPP.name, {}),
 }
 """By name."""
 
@@ -59,5 +70,4 @@ def find_target(name: str) -> Target:
 
 def launches_of(experiment: Experiment) -> dict[str, str | None]:
     """The frameworks that a launch file can be written for: None, or why it cannot be launched."""
-    limits = {name: target.limits for name, target in TARGETS.items() if name in FRAMEWORKS}
-    return {name: each and each.reason(experiment) for name, each in limits.items()}
+    return {name: LIMITS[name].reason(experiment) for name in FRAMEWORKS}

@@ -203,7 +203,7 @@ def _add_software(parser: argparse.ArgumentParser) -> None:
         "--for",
         choices=list(TARGETS),
         default=ANY,
-        help="search what this framework can launch, and nothing else (default: any of them)",
+        help="search what this framework can launch, or any of them, and nothing else (default: any)",
     )
     parser.add_argument(
         "--implementation",
@@ -282,7 +282,9 @@ def problem_of(options: argparse.Namespace) -> Problem:
     fixed = parse_fixed(options.fix, schedules)
     model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
     said = {name: tuple(values) for name in RANGES if (values := getattr(options, name))}
-    ranges: dict[str, Any] = usual_ranges(model, implementation) | target.ranges
+    ranges: dict[str, Any] = usual_ranges(model, implementation)
+    launched = target.limits_with(implementation)
+    ranges |= target.ranges if launched else {}
     ranges |= said | fixed.ranges
     return Problem(
         model,
@@ -290,7 +292,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         tuple(options.gpus),
         tuple(options.batch),
         implementation=implementation,
-        limits=target.limits,
+        limits=launched,
         fixed=tuple(fixed.others.items()),
         only=tuple(fixed.only.items()),
         **({"schedules": schedules} | ranges),

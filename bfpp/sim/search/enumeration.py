@@ -45,7 +45,7 @@ from bfpp.sim.search.defaults import (
     replica_groups,
     usual_cut,
 )
-from bfpp.sim.search.problem import AS_NEEDED, EQUAL, Problem, replicas
+from bfpp.sim.search.problem import AS_NEEDED, EQUAL, FrameworkLimits, Problem, replicas
 from bfpp.sim.search.space import CostSetting, Numbered, Pipeline, Space, SpaceTables
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
@@ -62,7 +62,23 @@ def configurations(problem: Problem, broken: Counter[str] | None = None) -> Spac
     `broken` counts the invalid ones that were asked for, by the rule that each breaks.
     """
     broken = Counter() if broken is None else broken
-    enumeration = _Enumeration(problem, broken)
+    if len(problem.limits) < 2:
+        return _enumerated(problem, next(iter(problem.limits), None), broken)
+    spaces = []
+    for limits in problem.limits:
+        rules = Counter[str]()
+        spaces.append(_enumerated(problem, limits, rules))
+        for rule, count in rules.items():
+            if not rule.startswith(limits.prefix):  # others may launch it
+                broken[rule] = max(broken[rule], count)
+    every = Space.joined(spaces)
+    _, first = np.unique(np.stack(every.columns), axis=1, return_index=True)
+    return every.take(first).in_order()
+
+
+def _enumerated(problem: Problem, limits: FrameworkLimits | None, broken: Counter[str]) -> Space:
+    """The configurations that a framework can launch."""
+    enumeration = _Enumeration(problem, limits, broken)
     for gpus in problem.gpus:
         for degrees in _degrees(problem, gpus, broken):
             for batch in problem.batches:
@@ -131,8 +147,10 @@ class _Block(NamedTuple):
 class _Enumeration:
     """A space in the making."""
 
-    def __init__(self, problem: Problem, broken: Counter[str]) -> None:
-        self._problem, self._broken = problem, broken
+    def __init__(
+        self, problem: Problem, limits: FrameworkLimits | None, broken: Counter[str]
+    ) -> None:
+        self._problem, self._limits, self._broken = problem, limits, broken
         self._pipelines, self._settings = Numbered[Pipeline](), Numbered[CostSetting]()
         self._communications = Numbered[Communication]()
         self._blocks: list[_Block] = []
@@ -161,6 +179,8 @@ class _Enumeration:
             for each in problem.communications(degrees)
             if problem.allows(each) and self._communicated(degrees, each)
         ]
+        if not (computed and communications):
+            return
         sharded = replicas(degrees) > 1
         for rule, size in product(problem.rules, divisors(samples)):
             microbatches = samples // size
@@ -191,7 +211,7 @@ class _Enumeration:
 
     def _refused_of(self, pipeline: Pipeline, cut: tuple[int, ...] | None) -> str | None:
         """The reason why a framework does not run a pipeline, or why nothing does."""
-        if (limits := self._problem.limits) is None:
+        if (limits := self._limits) is None:
             return None
         schedule, *sizes, units = pipeline
         said: dict[str, Any] = dict(zip(Pipeline._fields[1:], sizes, strict=False))
@@ -204,7 +224,7 @@ class _Enumeration:
 
     def _launched(self, degrees: Degrees, **values: Any) -> bool:
         """True unless a framework has no such degrees and costs, which is counted."""
-        if (limits := self._problem.limits) is None:
+        if (limits := self._limits) is None:
             return True
         experiment = self._problem.experiment(**asdict(degrees), **values)
         fault = limits.broken(limits.of_setting, experiment)
@@ -213,7 +233,7 @@ class _Enumeration:
 
     def _communicated(self, degrees: Degrees, communication: Communication) -> bool:
         """True unless a framework does not communicate so, which is counted."""
-        if (limits := self._problem.limits) is None:
+        if (limits := self._limits) is None:
             return True
         made = limits.as_run(Layout(1, MICROBATCHES, 1), communication)
         said = {each.name: getattr(made, each.name) for each in fields(Communication)}
@@ -227,7 +247,7 @@ class _Enumeration:
 
     def _as_run(self, pipeline: Pipeline, communication: Communication) -> Communication:
         """The communication that the framework makes of one; a run has no more than there are."""
-        if limits := self._problem.limits:
+        if limits := self._limits:
             communication = limits.as_run(pipeline.layout, communication)
         return _of_steps(communication, pipeline.microbatches)
 

@@ -65,7 +65,12 @@ class FrameworkLimits(NamedTuple):
     def broken(self, limit: Callable[[Any], Iterator[str]], experiment: Experiment) -> str | None:
         """The first reason why an experiment cannot be launched, by one of the limits."""
         reason = next(limit(self.view(experiment)), None)
-        return None if reason is None else f"{self.framework}: {reason}"
+        return None if reason is None else f"{self.prefix}{reason}"
+
+    @property
+    def prefix(self) -> str:
+        """The words that its reasons begin with."""
+        return f"{self.framework}: "
 
     def reason(self, experiment: Experiment) -> str | None:
         """The first reason why an experiment cannot be launched, by all limits."""
@@ -84,10 +89,10 @@ class Problem:
     by, and full sharding in every way that the fields of `FULLY_SHARDED` allow. `offload` says
     which activations wait on the host. Other values of an experiment are `fixed`, or the defaults;
     where `only` names one of `DIMENSIONS` or a schedule's parameter, no other values of it are
-    tried. What breaks `limits` is left out. The `objective` says what is best, under `jitter` if it
-    is robustness; the best may run out of memory with a probability of `risk`. Raises
-    `InvalidConfiguration` for names that do not exist, what the cluster cannot compute, and modules
-    that the model does not have.
+    tried. What breaks the `limits` of all frameworks is left out. The `objective` says what is
+    best, under `jitter` if it is robustness; the best may run out of memory with a probability of
+    `risk`. Raises `InvalidConfiguration` for names that do not exist, what the cluster cannot
+    compute, and modules that the model does not have.
     """
 
     model: Transformer
@@ -113,7 +118,7 @@ class Problem:
     only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     objective: Objective = Objective.THROUGHPUT
     jitter: Jitter = USUAL_JITTER
-    limits: FrameworkLimits | None = None
+    limits: tuple[FrameworkLimits, ...] = ()
     risk: float = 1.0
     rules: tuple[Schedule, ...] = field(init=False, repr=False)
     """The schedules themselves: a name stands for another one once its file has changed."""

@@ -41,7 +41,12 @@ def problem(target: str = "any", **values):
     software = TORCHTITAN if target == "torchtitan" else CURRENT
     usual = usual_ranges(SMALL, software) | chosen.ranges | {"schedules": usual_schedules(software)}
     return Problem(
-        SMALL, H100, (16,), (16,), implementation=software, limits=chosen.limits, **(usual | values)
+        SMALL,
+        H100,
+        (16,),
+        (16,),
+        implementation=software,
+        **({"limits": chosen.limits} | usual | values),
     )
 
 
@@ -80,7 +85,7 @@ def test_no_configuration_is_tried_that_its_framework_cannot_launch(target):
     places = np.random.default_rng(1).choice(len(space), 40, replace=False)
     for configuration in space.take(np.sort(places)):
         experiment = _experiment(configuration, "bfpp" if target == "bfpp" else "current")
-        limits = TARGETS[target].limits
+        [limits] = TARGETS[target].limits
         assert limits.reason(experiment) is None
         if target != "bfpp":
             assert launches_of(experiment)[target] is None
@@ -111,6 +116,22 @@ def _experiment(configuration, implementation):
         tp_overlap=each.tp_overlap and str(each.tp_overlap),
         cut=each.cut and ",".join(map(str, each.cut)),
     )
+
+
+def test_what_none_can_launch_is_not_tried_at_all():
+    """Zero-bubble schedules with ZeRO-1: Megatron-LM has no such order, torchtitan no ZeRO-1."""
+    space = configurations(problem(tp_overlap=("chunked",)))
+    assert len(set(space)) == len(space)
+    own = [set(configurations(problem(limits=limits))) for limits in _each()]
+    assert set(space) == set().union(*own)
+    assert all(len(each) < len(space) for each in own)
+    split = [each for each in space if each.schedule.name == "zb1p" and each.degrees.tp > 1]
+    assert split
+    assert Sharding.PARTIAL not in {each.communication.sharding for each in split}
+
+
+def _each():
+    return [TARGETS[name].limits for name in ("megatron", "torchtitan", "bfpp")]
 
 
 def test_communication_is_as_a_framework_makes_it():
