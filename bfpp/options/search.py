@@ -203,7 +203,7 @@ def _add_software(parser: argparse.ArgumentParser) -> None:
         "--for",
         choices=list(TARGETS),
         default=ANY,
-        help="search what this framework can launch, or any of them, and nothing else (default: any)",
+        help="search what this framework can launch, or any of them (default: any)",
     )
     parser.add_argument(
         "--implementation",
