@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bfpp.api.searching import broken_rules, chosen_configurations, search, untried
 from bfpp.api.workers import Workers
-from bfpp.launchers.limits import ANY
+from bfpp.launchers.limits import ANY, NONE
 from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
 from bfpp.options.launch_notes import launch_of, launch_record, report_left_out
@@ -267,7 +267,7 @@ def _print(problem: Problem, ranking: Ranking, tried: Tried, options: argparse.N
 def _asks(options: argparse.Namespace) -> bool:
     """True if values were asked for, so that it matters which of them are not valid."""
     asked = any(getattr(options, name) for name in ("schedule", "fix", *RANGES))
-    return asked or getattr(options, "for") != ANY
+    return asked or getattr(options, "for") not in (ANY, NONE)
 
 
 def _print_line(text: str) -> None:

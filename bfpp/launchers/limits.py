@@ -15,8 +15,8 @@ from bfpp.sim.cluster.software_profiles import BFPP, CURRENT, TORCHTITAN, Implem
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.search.problem import FrameworkLimits
 
-ANY = "any"
-"""Whatever at least one of the frameworks can launch."""
+ANY, NONE = "any", "none"
+"""Whatever at least one of the frameworks can launch, or whatever can be predicted."""
 
 
 class Target(NamedTuple):
@@ -56,6 +56,7 @@ TARGETS = {
     "megatron": Target((LIMITS["megatron"],), CURRENT.name, {}),
     "torchtitan": Target((LIMITS["torchtitan"],), TORCHTITAN.name, RESHARDING),
     "bfpp": Target((LIMITS["bfpp"],), BFPP.name, {}),
+    NONE: Target((), None, {}),
 }
 """By name."""
 

@@ -203,7 +203,8 @@ def _add_software(parser: argparse.ArgumentParser) -> None:
         "--for",
         choices=list(TARGETS),
         default=ANY,
-        help="search what this framework can launch, or any of them, and nothing else (default: any)",
+        help="search what this framework can launch, what any can, or all that can be predicted "
+        "(none; default: any)",
     )
     parser.add_argument(
         "--implementation",

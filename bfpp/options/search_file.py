@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bfpp.launchers.limits import NONE
 from bfpp.launchers.recognise import is_launch_file
 from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.options.search import (
@@ -59,7 +60,7 @@ OF_RANKING = ("objective", "risk", "top", "price", *(f"jitter_{name}" for name i
 OF_MACHINE = ("executor", "workers")
 """Options that say where a search runs, which is for the command line."""
 
-BEFORE = {"cut": [EQUAL], "risk": 1.0}
+BEFORE = {"cut": [EQUAL], "risk": 1.0, "for": NONE}
 """Values of files that do not say them: as searches were before these could be said."""
 
 FIX, FIXED = "fix", "fixed"

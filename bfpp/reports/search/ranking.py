@@ -101,6 +101,7 @@ def experiment_of_outcome(
     said = {name: each for name in named if (each := getattr(options, name)) is not None}
     said |= parse_fixed(options.fix, options.schedule or ()).of_model
     schedule = best.configuration.schedule
-    own = {name: best.record[name] for name in schedule.parameters if name in best.record}
+    given = ((name, best.record.get(name)) for name in schedule.parameters)
+    own = {name: value for name, value in given if value is not None}
     values = values_of(best, dict(problem.fixed))
     return experiment_of({"schedule": best.record["schedule"], **own, **values, **said})
