@@ -19,7 +19,7 @@ from bfpp.schedules.families.registry import BUILT_IN
 from bfpp.schedules.layout.cut import given_cut
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS, of_group
-from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED
+from bfpp.sim.experiment.values.option import ABSTRACT, MEASURED, UNEVEN
 from bfpp.sim.models.model import load_model
 from tests.helpers.orders import action_rows
 from tests.helpers.pytorch_schedules import looped
@@ -57,7 +57,7 @@ BESIDE = {
 
 NOT_CHOSEN = {
     *("model", "cluster", "constants", "expert_imbalance", "loops", "units_per_stage", "balance"),
-    *of_group(ABSTRACT), *of_group(MEASURED),
+    *of_group(ABSTRACT), *of_group(MEASURED), *of_group(UNEVEN),
 }  # fmt: skip
 
 

@@ -79,7 +79,8 @@ FEW_STEPS = {
 
 READ = {
     "--model", "--cluster", "--constants", "--profile", "--config", "--text", "--evaluate-text",
-    "--mock-compute", "--orders", "--simumax", "--like",
+    "--mock-compute", "--orders", "--simumax", "--like", "--lengths", "--images", "--routing",
+    "--factors",
 }  # fmt: skip
 """Options of files that are read."""
 

@@ -188,7 +188,7 @@ class Computed(Network):
         (Residual, r"\(test_modules.py:\d+: return self.output\(self.norm\(value\) \+ value\)"),
         (
             Residual,
-            r"give layers that hand on all that later ones need: Model\(\[...\], loss, batch",
+            r"give layers that return all that later ones need: Model\(\[...\], loss, batch",
         ),
         (Deciding, r"inputs: it needs the values of a tensor \(test_modules.py:\d+: if value.sum"),
         (Inside, r"does not take a batch's inputs, in norm: it needs the values of a tensor"),

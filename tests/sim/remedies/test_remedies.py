@@ -123,7 +123,8 @@ def test_layers_move_away_from_a_slow_rank():
     assert found.gain > 0.03
 
 
-def test_explain_prints_remedies_and_has_them_in_json(bfpp, answer):
+def test_explain_prints_remedies_and_has_them_in_json(bfpp, answer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     words = "explain 1f1b --pp 2 --dp 2 --microbatches 4 --slow rank=1,replica=0:1.5"
     found = answer(words)["remedies"]
     assert found[0].keys() == {"name", "change", "step_time", "gain", "low", "high"}
