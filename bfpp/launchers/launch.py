@@ -153,6 +153,8 @@ def loops_around(layout: Layout) -> bool:
 
 def missing_without_pipeline(launch: Launch) -> Iterator[str]:
     """The order of a single rank, if micro-batches do not run one after the other."""
-    orders = launch.schedule.orders(launch.layout)
-    if len(orders) == 1 and np.any(np.diff(orders[0]["microbatch"]) < 0):
+    if launch.layout.pp > 1:
+        return
+    (order,) = launch.schedule.orders(launch.layout)
+    if np.any(np.diff(order["microbatch"]) < 0):
         yield f"the schedule {launch.schedule.reference}; here micro-batches run one by one"

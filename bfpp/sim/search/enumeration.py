@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -156,6 +156,8 @@ class _Enumeration:
         self._blocks: list[_Block] = []
         self._divisions = cache(self._divisions_of)
         self._fault, self._refused = cache(_fault), cache(self._refused_of)
+        self._setting_fault = cache(self._of_setting)
+        self._communication_fault = cache(self._of_communication)
 
     @property
     def space(self) -> Space:
@@ -173,11 +175,16 @@ class _Enumeration:
     def add(self, degrees: Degrees, samples: int) -> None:
         """Add divisions of this kind, with as many samples on each replica."""
         problem = self._problem
-        computed = [each for each in problem.computed(degrees) if self._launched(degrees, **each)]
+        tp, cp, ep = degrees.tp, degrees.cp, degrees.ep
+        computed = [
+            each
+            for each in problem.computed(degrees)
+            if self._is_launched(self._setting_fault(tp, cp, ep, *each.items()))
+        ]
         communications = [
             each
             for each in problem.communications(degrees)
-            if problem.allows(each) and self._communicated(degrees, each)
+            if problem.allows(each) and self._is_launched(self._communication_fault(cp, each))
         ]
         if not (computed and communications):
             return
@@ -222,28 +229,29 @@ class _Enumeration:
         except InvalidConfiguration as error:
             return str(error)
 
-    def _launched(self, degrees: Degrees, **values: Any) -> bool:
-        """True unless a framework has no such degrees and costs, which is counted."""
-        if (limits := self._limits) is None:
-            return True
-        experiment = self._problem.experiment(**asdict(degrees), **values)
-        fault = limits.broken(limits.of_setting, experiment)
+    def _is_launched(self, fault: str | None) -> bool:
+        """True if there is no reason why a framework cannot launch something; which is counted."""
         self._broken.update([fault] if fault else [])
         return fault is None
 
-    def _communicated(self, degrees: Degrees, communication: Communication) -> bool:
-        """True unless a framework does not communicate so, which is counted."""
+    def _of_setting(self, tp: int, cp: int, ep: int, *values: tuple[str, Any]) -> str | None:
+        """The reason why a framework has no such groups and costs."""
         if (limits := self._limits) is None:
-            return True
+            return None
+        experiment = self._problem.experiment(tp=tp, cp=cp, ep=ep, dp=ep, **dict(values))
+        return limits.broken(limits.of_setting, experiment)
+
+    def _of_communication(self, cp: int, communication: Communication) -> str | None:
+        """The reason why a framework does not communicate so."""
+        if (limits := self._limits) is None:
+            return None
         made = limits.as_run(Layout(1, MICROBATCHES, 1), communication)
         said = {each.name: getattr(made, each.name) for each in fields(Communication)}
-        del said["hybrid"]
+        groups = MICROBATCHES if said.pop("hybrid") else 1
         experiment = self._problem.experiment(
-            microbatches=MICROBATCHES, **asdict(replace(degrees, pp=1)), **said
+            cp=cp, dp=2 * groups, dp_replicate=groups, microbatches=MICROBATCHES, **said
         )
-        fault = limits.broken(limits.of_communication, experiment)
-        self._broken.update([fault] if fault else [])
-        return fault is None
+        return limits.broken(limits.of_communication, experiment)
 
     def _as_run(self, pipeline: Pipeline, communication: Communication) -> Communication:
         """The communication that the framework makes of one; a run has no more than there are."""
