@@ -37,7 +37,13 @@ class Target(NamedTuple):
 
 def _limits(name: str, room: Any) -> FrameworkLimits:
     return FrameworkLimits(
-        name, Launch, room.of_pipeline, room.of_communication, room.of_setting, room.as_run
+        name,
+        Launch,
+        room.of_pipeline,
+        room.of_communication,
+        room.of_setting,
+        room.of_offload,
+        room.as_run,
     )
 
 

@@ -42,6 +42,12 @@ def of_setting(launch: Launch) -> Iterator[str]:
         yield f"recomputation of {', '.join(others)} alone"
 
 
+def of_offload(launch: Launch) -> Iterator[str]:
+    """Offloading of activations: of all that a pass saves, or of a share."""
+    if modules := launch.offload_modules:
+        yield f"offloading of {', '.join(sorted(modules))} alone"
+
+
 def as_run(layout: Layout, communication: Communication) -> Communication:
     """Communication as it is run: as it is said."""
     del layout

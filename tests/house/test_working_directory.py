@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bfpp.sim.search.safe_path import VARIABLE
-from bfpp.sim.search.workers import executor
+from bfpp.sim.search.workers import SAFE_PATH, executor
 from tests.helpers.listening import beyond_loopback
 
 TRAPS = (
@@ -41,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SAFE_PATH, raising=False)
     return tmp_path
 
 
@@ -99,4 +98,4 @@ def test_workers_do_not_look_for_modules_there(name: str, folder: Path) -> None:
             assert beyond_loopback([pid, os.getpid()]) == set()
     assert has_run(folder) == ""
     assert not {"", ".", str(folder)} & {*path}
-    assert VARIABLE not in os.environ
+    assert SAFE_PATH not in os.environ

@@ -44,6 +44,7 @@ def _missing(launch: Launch) -> Iterator[str]:
         yield _missing_overlap(launch.experiment)
     yield from _missing_of_model(launch)
     yield from limits.of_communication(launch)
+    yield from limits.of_offload(launch)
     if launch.quantised_dispatch:
         yield "dispatch in the precision of GEMMs (--moe-dispatch-fwd-dtype has mxfp8 alone)"
 

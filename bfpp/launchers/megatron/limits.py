@@ -37,9 +37,7 @@ def of_pipeline(launch: Launch) -> Iterator[str]:
 
 
 def of_communication(launch: Launch) -> Iterator[str]:
-    """Sharding and offloading without a flag."""
-    if launch.offload != OFF:
-        yield from _of_offload(launch)
+    """Sharding without a flag."""
     if launch.sharding is Sharding.FULL:
         if Per.STEP in (launch.gather_per, launch.reduce_per):
             yield "gathering or reducing once a step: Megatron-FSDP does for each micro-batch"
@@ -48,7 +46,10 @@ def of_communication(launch: Launch) -> Iterator[str]:
             yield f"gathering once for a run of micro-batches{most}: Megatron-FSDP does for each"
 
 
-def _of_offload(launch: Launch) -> Iterator[str]:
+def of_offload(launch: Launch) -> Iterator[str]:
+    """Offloading of activations without a flag."""
+    if launch.offload == OFF:
+        return
     modules = launch.offload_modules
     if not modules:
         yield f"offloading all that a pass saves, or {launch.offload_share:g} of it"

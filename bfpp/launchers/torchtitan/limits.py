@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from bfpp.launchers.launch import Launch, loops_around, missing_without_pipeline
 from bfpp.schedules import Communication, Layout, Sharding
 from bfpp.schedules.settings.attention import Attention, ContextExchange
+from bfpp.schedules.settings.offloading import OFF
 from bfpp.schedules.settings.precision import Precision
 from bfpp.schedules.settings.recomputation import LAYER
 from bfpp.schedules.settings.tensor_overlap import TensorOverlap
@@ -65,6 +66,12 @@ def of_setting(launch: Launch) -> Iterator[str]:
         yield f"--recompute {launch.recompute}; here {instead}"
     if launch.quantised_weights and launch.precision is not Precision.FP8_CURRENT:
         yield f"gathering weights in {launch.precision}"
+
+
+def of_offload(launch: Launch) -> Iterator[str]:
+    """Offloading of activations: it has none."""
+    if launch.offload != OFF:
+        yield "offloading of activations"
 
 
 def as_run(layout: Layout, communication: Communication) -> Communication:

@@ -160,6 +160,7 @@ def _missing(launch: Launch) -> Iterator[str]:
     if launch.pp > 1 and limits.can_be_ordered(launch.layout):
         yield from _orders(launch)
     yield from limits.of_communication(launch)
+    yield from limits.of_offload(launch)
     if not launch.clipping:
         yield UNCLIPPED
     yield from limits.of_setting(launch)

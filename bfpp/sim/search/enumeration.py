@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bfpp.schedules import (
     Communication,
     Degrees,
     InvalidConfiguration,
-    Layout,
     Schedule,
     Sharding,
     build_graph,
@@ -45,15 +44,18 @@ from bfpp.sim.search.defaults import (
     replica_groups,
     usual_cut,
 )
-from bfpp.sim.search.problem import AS_NEEDED, EQUAL, FrameworkLimits, Problem, replicas
+from bfpp.sim.search.launchable import Launchable
+from bfpp.sim.search.problem import (
+    AS_NEEDED,
+    EQUAL,
+    FrameworkLimits,
+    Problem,
+    replicas,
+)
 from bfpp.sim.search.space import CostSetting, Numbered, Pipeline, Space, SpaceTables
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
-
-
-MICROBATCHES = 2
-"""Micro-batches of a step of which a framework is asked whether it communicates so."""
 
 
 def configurations(problem: Problem, broken: Counter[str] | None = None) -> Space:
@@ -155,9 +157,10 @@ class _Enumeration:
         self._communications = Numbered[Communication]()
         self._blocks: list[_Block] = []
         self._divisions = cache(self._divisions_of)
-        self._fault, self._refused = cache(_fault), cache(self._refused_of)
-        self._setting_fault = cache(self._of_setting)
-        self._communication_fault = cache(self._of_communication)
+        self._fault, self._launchable = cache(_fault), Launchable(problem, limits)
+        self._offload = [
+            way for way in problem.offload if self._is_launched(self._launchable.offload(way))
+        ]
 
     @property
     def space(self) -> Space:
@@ -179,12 +182,12 @@ class _Enumeration:
         computed = [
             each
             for each in problem.computed(degrees)
-            if self._is_launched(self._setting_fault(tp, cp, ep, *each.items()))
+            if self._is_launched(self._launchable.setting(tp, cp, ep, *each.items()))
         ]
         communications = [
             each
             for each in problem.communications(degrees)
-            if problem.allows(each) and self._is_launched(self._communication_fault(cp, each))
+            if problem.allows(each) and self._is_launched(self._launchable.communication(cp, each))
         ]
         if not (computed and communications):
             return
@@ -200,10 +203,8 @@ class _Enumeration:
                     pipeline = Pipeline(schedule, degrees.pp, microbatches, loops, units)
                     alone = replace(degrees, pp=1)
                     settings = [CostSetting(alone, size, **each, cut=cut) for each in computed]
-                    if fault := self._refused(pipeline, cut):
-                        self._broken[fault] += 1
-                        continue
-                    self._cross(pipeline, self._running(pipeline, communications), settings)
+                    if self._is_launched(self._launchable.pipeline(pipeline, cut)):
+                        self._cross(pipeline, self._running(pipeline, communications), settings)
 
     def _running(
         self, pipeline: Pipeline, communications: Iterable[Communication]
@@ -216,42 +217,10 @@ class _Enumeration:
             else:
                 yield communication
 
-    def _refused_of(self, pipeline: Pipeline, cut: tuple[int, ...] | None) -> str | None:
-        """The reason why a framework does not run a pipeline, or why nothing does."""
-        if (limits := self._limits) is None:
-            return None
-        schedule, *sizes, units = pipeline
-        said: dict[str, Any] = dict(zip(Pipeline._fields[1:], sizes, strict=False))
-        said |= {"units_per_stage": units} if isinstance(units, int) else {}
-        said |= {"cut": ",".join(map(str, cut))} if cut else {}
-        try:
-            return limits.broken(limits.of_pipeline, self._problem.experiment(schedule, **said))
-        except InvalidConfiguration as error:
-            return str(error)
-
     def _is_launched(self, fault: str | None) -> bool:
         """True if there is no reason why a framework cannot launch something; which is counted."""
         self._broken.update([fault] if fault else [])
         return fault is None
-
-    def _of_setting(self, tp: int, cp: int, ep: int, *values: tuple[str, Any]) -> str | None:
-        """The reason why a framework has no such groups and costs."""
-        if (limits := self._limits) is None:
-            return None
-        experiment = self._problem.experiment(tp=tp, cp=cp, ep=ep, dp=ep, **dict(values))
-        return limits.broken(limits.of_setting, experiment)
-
-    def _of_communication(self, cp: int, communication: Communication) -> str | None:
-        """The reason why a framework does not communicate so."""
-        if (limits := self._limits) is None:
-            return None
-        made = limits.as_run(Layout(1, MICROBATCHES, 1), communication)
-        said = {each.name: getattr(made, each.name) for each in fields(Communication)}
-        groups = MICROBATCHES if said.pop("hybrid") else 1
-        experiment = self._problem.experiment(
-            cp=cp, dp=2 * groups, dp_replicate=groups, microbatches=MICROBATCHES, **said
-        )
-        return limits.broken(limits.of_communication, experiment)
 
     def _as_run(self, pipeline: Pipeline, communication: Communication) -> Communication:
         """The communication that the framework makes of one; a run has no more than there are."""
@@ -267,7 +236,7 @@ class _Enumeration:
     ) -> None:
         """Add a pipeline with each communication and setting, in every way to offload."""
         numbers = [self._settings.number(each) for each in settings]
-        if self._problem.offload == (OFF,):
+        if self._offload == [OFF]:
             chosen = [self._communications.number(each) for each in communications]
             pairs = np.repeat(chosen, len(numbers)), np.tile(numbers, len(chosen))
         else:
@@ -288,7 +257,7 @@ class _Enumeration:
 
     def _offloaded(self, pipeline: Pipeline, setting: CostSetting) -> Iterator[int]:
         """The passes from which on activations are offloaded, in each way that is asked for."""
-        for way in self._problem.offload:
+        for way in self._offload:
             if way == OFF:
                 yield 0
             elif way == SELECTIVE:

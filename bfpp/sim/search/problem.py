@@ -60,6 +60,7 @@ class FrameworkLimits(NamedTuple):
     of_pipeline: Callable[[Any], Iterator[str]]
     of_communication: Callable[[Any], Iterator[str]]
     of_setting: Callable[[Any], Iterator[str]]
+    of_offload: Callable[[Any], Iterator[str]]
     as_run: Callable[[Layout, Communication], Communication]
 
     def broken(self, limit: Callable[[Any], Iterator[str]], experiment: Experiment) -> str | None:
@@ -74,7 +75,7 @@ class FrameworkLimits(NamedTuple):
 
     def reason(self, experiment: Experiment) -> str | None:
         """The first reason why an experiment cannot be launched, by all limits."""
-        every = (self.of_pipeline, self.of_communication, self.of_setting)
+        every = (self.of_pipeline, self.of_communication, self.of_setting, self.of_offload)
         return next(filter(None, (self.broken(each, experiment) for each in every)), None)
 
 

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple, Protocol
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import naming_lines
-from bfpp.sim.search.safe_path import VARIABLE, safe_path
 
 LOCAL = "local"
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 SERVER, SHARED = "forkserver", "bfpp.sim.search.evaluation"
 """The server that workers are forked off, and the module it imports once for all of them."""
@@ -96,7 +97,7 @@ class Cores(NamedTuple):
 def _starting() -> Iterator[None]:
     """Start processes, or say why one cannot be: their server, too, may be killed."""
     try:
-        with safe_path():
+        with _safe_path():
             yield
     except (EOFError, ConnectionError) as error:
         raise BrokenExecutor from error
@@ -105,6 +106,25 @@ def _starting() -> Iterator[None]:
             "workers",
             f"cannot be started: {error} (their socket is in TMPDIR, their locks in /dev/shm)",
         ) from None
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Begin Python processes without the working directory among the places of modules.
+
+    Python puts it first for `python -c` and `python -m`, which is how multiprocessing, Dask and
+    submitit start theirs: a file of that directory called `signal.py` would run in each of them.
+    Whatever is on this process's own path, a user's PYTHONPATH included, stays on theirs.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 @contextmanager
@@ -225,9 +245,9 @@ def _slurm(workers: int | None) -> Iterator[Executor]:
     (logs := Path("out") / "slurm").mkdir(parents=True, exist_ok=True)
     executor = submitit.AutoExecutor(folder=tempfile.mkdtemp(dir=logs))
     executor.update_parameters(
-        timeout_min=SLURM_MINUTES, name="bfpp", slurm_setup=[f"export {VARIABLE}=1"]
+        timeout_min=SLURM_MINUTES, name="bfpp", slurm_setup=[f"export {SAFE_PATH}=1"]
     )
-    with safe_path():  # of jobs on this machine
+    with _safe_path():  # of jobs on this machine
         yield JobQueue(Elsewhere(executor), workers or os.cpu_count() or 1)
 
 
@@ -244,7 +264,7 @@ def _dask(workers: int | None) -> Iterator[Executor]:
         "dashboard_address": f"{LOOPBACK}:0",
     }
     with (
-        safe_path(),
+        _safe_path(),
         Client(address, **({} if address else ours)) as client,  # type: ignore[no-untyped-call]
     ):
         yield Elsewhere(client.get_executor(pure=False))

@@ -134,6 +134,24 @@ def _each():
     return [TARGETS[name].limits for name in ("megatron", "torchtitan", "bfpp")]
 
 
+def test_no_way_to_offload_is_tried_that_a_framework_does_not_have():
+    """torchtitan offloads nothing, and Megatron-LM modules of every pass."""
+
+    def tried(target, **fixed):
+        broken = Counter()
+        ways = problem(target, offload=(0, 1), fixed=tuple(fixed.items()))
+        space = configurations(ways, broken)
+        offloads = {each.communication.offload for each in space}
+        return offloads, {rule for rule in broken if "offload" in rule}
+
+    assert tried("torchtitan") == ({0}, {"torchtitan: offloading of activations"})
+    every = "megatron: offloading all that a pass saves, or"
+    assert tried("megatron") == ({0}, {f"{every} 1 of it"})
+    assert tried("megatron", offload_share=0.5) == ({0}, {f"{every} 0.5 of it"})
+    assert tried("megatron", offload_modules="core_attn") == ({0, 1}, set())
+    assert tried("bfpp") == ({0, 1}, set())
+
+
 def test_communication_is_as_a_framework_makes_it():
     megatron = configurations(problem("megatron"))
     piped = [each for each in megatron if each.degrees.pp > 1]
