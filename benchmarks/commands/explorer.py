@@ -9,8 +9,8 @@ from time import process_time
 from typing import Any
 
 from benchmarks.helpers.measure import Results, seconds
-from bfpp.explorer.answers import answer
-from bfpp.explorer.server import ExplorerServer
+from bfpp.reports.explorer.answers import answer
+from bfpp.reports.explorer.server import ExplorerServer
 from tests.helpers.browser import Page, chromium
 
 STEPS = {

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from benchmarks.executor.gpu import llama
 from benchmarks.helpers.measure import Results
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.lanes import Threads
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.model.model import Layer, Model, make
 from bfpp.executor.model.transformer.corpus import Text, default_text
 from bfpp.executor.model.transformer.transformer import TransformerSizes, transformer

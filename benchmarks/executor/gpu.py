@@ -27,9 +27,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from benchmarks.helpers.measure import Results
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.compiled import compile_layers, compiled_loss
 from bfpp.executor.devices.lanes import Mark, Streams
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.model.sources import TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes
 from bfpp.executor.plan.plan import Plan

@@ -28,7 +28,7 @@ from bfpp.executor.train.job import Job
 from bfpp.executor.train.trainer import Report
 from bfpp.executor.train.watching import connected, watched
 from bfpp.schedules import Communication, Layout, find_schedule
-from bfpp.sim.costs.measured_profile import read_profile
+from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
 
 WARM_UP = 1

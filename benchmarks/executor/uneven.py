@@ -28,8 +28,8 @@ from bfpp.executor.train.measured_timeline import timeline_of
 from bfpp.executor.train.watching import connected, watched
 from bfpp.schedules import Communication, Layout, find_schedule
 from bfpp.schedules.columns import Seconds
-from bfpp.sim.costs.measured_profile import ProfiledCosts, read_profile
-from bfpp.sim.costs.measured_replay import paces
+from bfpp.sim.costs.measured.profile import ProfiledCosts, read_profile
+from bfpp.sim.costs.measured.replay import paces
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.remedies.of_microbatches import rearranged_effects
 from bfpp.sim.remedies.remedies import remedies

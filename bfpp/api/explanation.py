@@ -13,7 +13,7 @@ from bfpp.api.saved import SavedTimeline
 from bfpp.schedules.formats.orders_file import GivenOrders
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.operations.operations import OPERATIONS
-from bfpp.sim.costs.measured_replay import Pace, paces
+from bfpp.sim.costs.measured.replay import Pace, paces
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.sensitivity import Sensitivity, joined, sensitivities, uneven_sensitivities

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp.api.results import Result
-from bfpp.options.experiment_file import stages_for_others
+from bfpp.launchers.stages import stages_for_others
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.engines.cost_model import CostModel

@@ -110,7 +110,7 @@ class SavedTimeline(Result):
     @cached_property
     def costs(self) -> CostModel:
         """Costs as measured: each task takes as long as it took."""
-        from bfpp.sim.costs.measured_replay import AsItRan
+        from bfpp.sim.costs.measured.replay import AsItRan
 
         return AsItRan(self.causes)
 

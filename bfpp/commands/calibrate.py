@@ -6,16 +6,21 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from bfpp.api.running.jobs import about, checked_plan, fail, job_of, limits_of, require_torch
+from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch
 from bfpp.executor.settings import BackendName
 from bfpp.options import shared
-from bfpp.options.measuring import progress
 from bfpp.options.profiles import as_toml
-from bfpp.options.run import add_device_arguments, add_model_arguments, add_process_arguments
-from bfpp.options.run_settings import device_settings
-from bfpp.options.trained_model import source_of, ties
+from bfpp.options.running.measuring import progress
+from bfpp.options.running.run import (
+    add_device_arguments,
+    add_model_arguments,
+    add_process_arguments,
+    limits_of,
+)
+from bfpp.options.running.settings import device_settings
+from bfpp.options.running.trained_model import source_of
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.costs.measured_profile import PASSES
+from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.terminal.formats import PROFILE
 from bfpp.terminal.number_types import whole_number
@@ -51,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if (options.tp or 1) > 1:
         raise InvalidConfiguration("tp", "only whole layers can be measured")
     require_torch()
+    from bfpp.executor.model.sources import ties
+
     experiment = Experiment("breadth-first", pp=options.pp, microbatches=1, dp=options.dp or 1)
     job = job_of(experiment, source_of(options), steps=1, **device_settings(options))
     if ties(job.model):

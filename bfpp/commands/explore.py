@@ -6,7 +6,7 @@ import argparse
 import sys
 from errno import errorcode
 
-from bfpp.explorer.server import USUAL_PORT, ExplorerServer
+from bfpp.reports.explorer.server import USUAL_PORT, ExplorerServer
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.formats import HTML
 from bfpp.terminal.number_types import whole_number
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted, or write."""
     if options.out:
-        from bfpp.explorer.static import static_page
+        from bfpp.reports.explorer.static import static_page
 
         page = options.out.inside("index.html", HTML)
         page.require_ours(options.force)

@@ -13,7 +13,7 @@ from typing import Any
 from bfpp.api.running.jobs import fail, require_torch
 from bfpp.options import shared
 from bfpp.options.cluster_files import cluster_text
-from bfpp.options.measuring import About, Measured, of_device, of_system, progress
+from bfpp.options.running.measuring import About, Measured, of_device, of_system, progress
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.measurements.calibration import Calibration, calibrate
 from bfpp.sim.measurements.measured_kernels import Row

@@ -10,19 +10,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfpp.api.running.jobs import about, checked_plan, fail, job_of_options, limits_of, sleeps_of
+from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch, sleeps_of
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.run import (
+from bfpp.options.running.run import (
     add_device_arguments,
     add_model_arguments,
     add_process_arguments,
+    limits_of,
 )
-from bfpp.options.training import add_training_arguments
+from bfpp.options.running.settings import (
+    device_settings,
+    require_consistent,
+    training_settings,
+    uneven_experiment,
+)
+from bfpp.options.running.trained_model import source_of
+from bfpp.options.running.training import add_training_arguments
 from bfpp.reports.memory_tables import memory_record, print_memory, start_in_words, start_record
 from bfpp.reports.progress import listening, say
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.terminal.error_lines import refusing
 from bfpp.terminal.formats import METRICS, TIMELINE
 from bfpp.terminal.number_types import whole_number
@@ -88,6 +96,26 @@ def add_arguments(parser: Parser) -> None:
     shared.add_json_argument(parser)
 
 
+def job_of_options(options: argparse.Namespace) -> Job:
+    """The job of the options of `bfpp run`.
+
+    Raises `InvalidConfiguration` for options that contradict each other, or cannot be run.
+    """
+    require_consistent(options)
+    experiment = uneven_experiment(options) or shared.pipeline(options)
+    configuration = experiment.configuration
+    if options.sleep and configuration.communication.offload:
+        raise InvalidConfiguration("sleep", "keeps no activations: not with --offload")
+    if options.sleep and configuration.degrees.tp > 1:
+        raise InvalidConfiguration("sleep", "mocks whole layers: not with --tp")
+    settings = training_settings(options)
+    require_torch()
+    settings |= device_settings(options)
+    # An experiment file may ask for clipping without a norm to clip to, which only options give.
+    clipped = experiment.changed(clipping=settings["optimization"].needs_norm)
+    return job_of(clipped, source_of(options), **settings)
+
+
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of_options(options)
@@ -107,7 +135,11 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_check:
         require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
-    sleeps = sleeps_of(load_profile(options.sleep), plan, options) if options.sleep else None
+    sleeps = (
+        sleeps_of(load_profile(options.sleep), plan, uneven_experiment(options))
+        if options.sleep
+        else None
+    )
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens) as listener:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bfpp.options import shared
 from bfpp.reports.figures import add_figure, write_figure
 from bfpp.sim.cluster.constants import load_constants
-from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.experiment.values import OPTIONS
 from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
 from bfpp.sim.measurements.published import sources, table_path

@@ -27,6 +27,15 @@ class DType(StrEnum):
     FLOAT16 = "float16"
 
 
+PRECISIONS = {
+    "fp64": DType.FLOAT64,
+    "fp32": DType.FLOAT32,
+    "bf16": DType.BFLOAT16,
+    "fp16": DType.FLOAT16,
+}
+"""Short words for them."""
+
+
 class Activations(StrEnum):
     """Activations kept of a forward pass: the stage's input, or all that its backward needs."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bfpp.launchers import own_limits
 from bfpp.launchers.frameworks import FRAMEWORKS
 from bfpp.launchers.launch import Launch
 from bfpp.launchers.megatron import limits as megatron
+from bfpp.launchers.own import limits as own
 from bfpp.launchers.torchtitan import limits as torchtitan
 from bfpp.schedules import InvalidConfiguration, Per
 from bfpp.schedules.errors import did_you_mean
@@ -50,7 +50,7 @@ def _limits(name: str, room: Any) -> FrameworkLimits:
 LIMITS = {
     "megatron": _limits("megatron", megatron),
     "torchtitan": _limits("torchtitan", torchtitan),
-    "bfpp": _limits("bfpp", own_limits),
+    "bfpp": _limits("bfpp", own),
 }
 """The limits of each framework, by name."""
 

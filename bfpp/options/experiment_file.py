@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from bfpp.launchers.stages import stages_for_others
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import MARK, file_of, require_trust
-from bfpp.schedules.layout.framework_cuts import layout_text, module_names
 from bfpp.schedules.reading import exists
 from bfpp.sim.cluster.software_profiles import BEFORE
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
@@ -62,21 +61,6 @@ def experiment_text(experiment: Experiment) -> str:
     """The experiment as TOML; `read_experiment` gives it back."""
     values = {"format": EXPERIMENT.format, **experiment.record}
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-
-
-def stages_for_others(experiment: Experiment) -> dict[str, Any]:
-    """The layers of each stage, and their cut as Megatron-LM and torchtitan take it.
-
-    Megatron-LM loops around the ranks: it has no layout for stages that are placed otherwise.
-    """
-    layers, layout = experiment.layers_of_stages, experiment.configuration.layout
-    loops = layout.placement == tuple(range(layout.pp)) * layout.loops and not layout.copies
-    predictions = experiment.transformer.prediction_modules
-    return {
-        "layers_of_stages": list(layers),
-        "megatron_layout": layout_text(layers, predictions) if loops else None,
-        "torchtitan_modules": None if predictions else module_names(layers),
-    }
 
 
 def comments_for_others(experiment: Experiment) -> str:

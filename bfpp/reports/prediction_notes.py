@@ -92,7 +92,7 @@ def _cautions(result: Prediction) -> Iterator[str]:
         yield f"may not be what you want: {warning}"
     if result.experiment.profile is None:
         return
-    from bfpp.sim.costs.measured_profile import ProfiledCosts
+    from bfpp.sim.costs.measured.profile import ProfiledCosts
 
     if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:
         yield (

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bfpp.options.measuring import Measured
 from bfpp.options.profiles import as_toml
+from bfpp.options.running.measuring import Measured
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.experiment.uncertainty import Interval
 from bfpp.sim.measurements.calibration import Calibration, MeasuredConstant
 from bfpp.sim.measurements.fit import Fit, FittedConstant, Parameter
 from bfpp.sim.measurements.validation import Comparison, Measurement, compare
 from tests.helpers.hand import require_golden
-from tests.sim.costs.test_profile import PROFILE
+from tests.sim.costs.measured.test_profile import PROFILE
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -26,8 +26,8 @@ from bfpp.terminal.parser import Parser
 from tests.commands.test_misread import CONSTANTS
 from tests.helpers.damage import ODD_WORDS, changed_json, damaged
 from tests.helpers.simumax_files import system
+from tests.sim.costs.measured.test_profile import PROFILE
 from tests.sim.costs.test_physical import MEASUREMENTS
-from tests.sim.costs.test_profile import PROFILE
 from tests.sim.models.test_hugging_face import GPT2, LLAMA
 from tests.terminal.test_outputs import FEW_STEPS
 
@@ -175,7 +175,7 @@ def begin(tmp_path, monkeypatch, files):
     What one case wrote would decide how another ends.
     """
     monkeypatch.setattr("bfpp.sim.measurements.fit.TOLERANCE", 0.5)
-    monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
+    monkeypatch.setattr("bfpp.reports.explorer.static.LISTED", FEW_STEPS)
     numbers = count()
 
     def anew():

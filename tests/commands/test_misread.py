@@ -20,8 +20,8 @@ from bfpp.sim.presets.numbers import LARGEST, LARGEST_COUNT, LEAST, real, whole
 from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.number_types import seconds, whole_number
 from bfpp.terminal.parser import Parser
+from tests.sim.costs.measured.test_profile import PROFILE
 from tests.sim.costs.test_physical import MEASUREMENTS
-from tests.sim.costs.test_profile import PROFILE
 from tests.sim.models.test_hugging_face import LLAMA
 
 CONSTANTS = '[clusters."dgx1-v100".device]\nmatmul_efficiency = 0.5\n'

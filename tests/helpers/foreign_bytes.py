@@ -20,7 +20,6 @@ from bfpp.api.recorded.stragglers import JobExplanation
 from bfpp.commands import search
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
-from bfpp.explorer.choices import chosen
 from bfpp.launchers.frameworks import framework_config
 from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.sources.command_words import is_command
@@ -28,6 +27,7 @@ from bfpp.launchers.sources.recipe_code import filled
 from bfpp.options.experiment_file import experiment_text, read_experiment
 from bfpp.options.profiles import as_toml
 from bfpp.options.search import parse_fixed, problem_of
+from bfpp.reports.explorer.choices import chosen
 from bfpp.reports.search.results import Journal
 from bfpp.schedules import Communication, InvalidInput, Layout, build_graph, find_schedule
 from bfpp.schedules.formats.graph_json import read_graph, write_graph
@@ -39,7 +39,7 @@ from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.constants import load_constants
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.simumax import read_system
@@ -79,8 +79,8 @@ from tests.helpers.launch_recipe import NAME, RECIPE
 from tests.helpers.nsight_files import write_nsight
 from tests.helpers.simumax_files import system
 from tests.helpers.straggler_jobs import Job, parquet_of
+from tests.sim.costs.measured.test_profile import PROFILE
 from tests.sim.costs.test_physical import MEASUREMENTS
-from tests.sim.costs.test_profile import PROFILE
 from tests.sim.models.test_hugging_face import GPT2, LLAMA
 from tests.sim.models.test_hugging_face_experts import DEEPSEEK
 from tests.traces.formats.test_timeline_file import with_memory

@@ -25,7 +25,7 @@ from bfpp.executor.processes.watch.heartbeats import (
     heartbeat_from_json,
 )
 from bfpp.executor.processes.watch.json_fields import to_json
-from bfpp.options.trained_model import require_layers, transformer_source
+from bfpp.launchers.own.model import require_layers, transformer_source
 from bfpp.sim.models.model import load_model
 from bfpp.terminal.error_lines import refusing
 from tests.executor.model.test_hugging_face_weights import CONFIGS

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from bfpp.executor.backends import distributed
-from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.devices.lanes import Threads
+from bfpp.executor.dispatch.backends import distributed
+from bfpp.executor.dispatch.backends.distributed import DistributedBackend
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.model import Model
 from bfpp.executor.processes import ProcessContext

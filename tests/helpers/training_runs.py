@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bfpp.executor import checkpoint
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.devices.lanes import DeviceRuntime, Threads
 from bfpp.executor.dispatch.backend import MakeWorker
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.dispatch import Observe, ignore
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.model import Model

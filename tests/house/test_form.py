@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import LONG
 from tests.helpers import ROOT
 
-LINES, FUNCTION, MODULES = 400, 60, 14
+LINES, FUNCTION, ROOMS = 400, 60, 14
 
 FLAT = {"bfpp/commands"}
 """Folders with a module for each thing of one kind: a command."""
@@ -39,13 +39,17 @@ def too_long(root: Path) -> list[str]:
 
 
 def too_full(root: Path) -> list[str]:
-    folders = {path.parent for path in (root / "bfpp").rglob("*.py")}
-    names = {path.relative_to(root).as_posix(): path for path in folders}
-    return sorted(
-        name
-        for name, path in names.items()
-        if len({*path.glob("*.py")} - {path / "__init__.py"}) > MODULES and name not in FLAT
-    )
+    """Folders with more rooms than are seen at a glance: modules, scripts, and folders of these."""
+    files = [path for kind in ("*.py", "*.js") for path in (root / "bfpp").rglob(kind)]
+    rooms: dict[Path, set[Path]] = {}
+    for path in files:
+        for each in (path, *path.parents):
+            if each == root / "bfpp":
+                break
+            if each.name != "__init__.py":
+                rooms.setdefault(each.parent, set()).add(each)
+    names = {path.relative_to(root).as_posix(): len(inside) for path, inside in rooms.items()}
+    return sorted(each for each, count in names.items() if count > ROOMS and each not in FLAT)
 
 
 def strangers(root: Path) -> list[str]:
@@ -77,7 +81,7 @@ def test_the_house_is_read_at_a_glance(faults):
 def test_whatever_is_too_long_or_too_full_or_a_clause_is_seen(tmp_path):
     room = tmp_path / "bfpp" / "room"
     room.mkdir(parents=True)
-    for at in range(MODULES):
+    for at in range(ROOMS):
         (room / f"module_{at}.py").write_text('"""What is in it."""\n')
     assert too_full(tmp_path) == []
     (room / "another.py").write_text("\n" * LINES)
@@ -89,4 +93,4 @@ def test_whatever_is_too_long_or_too_full_or_a_clause_is_seen(tmp_path):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / "test_it.py").touch()
     assert strangers(tmp_path) == ["hall"]
-    assert clauses(tmp_path) == sorted(f"bfpp/room/module_{at}.py: module" for at in range(MODULES))
+    assert clauses(tmp_path) == sorted(f"bfpp/room/module_{at}.py: module" for at in range(ROOMS))

@@ -15,7 +15,7 @@ import numpy
 import pytest
 
 from bfpp.executor.model.transformer.corpus import read_text
-from bfpp.explorer.answers import answer
+from bfpp.reports.explorer.answers import answer
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.configuration import build_graph
 from bfpp.schedules.formats.graph_json import read_graph, write_graph

@@ -105,7 +105,7 @@ def folder(tmp_path, monkeypatch, step):
     monkeypatch.setattr(
         "bfpp.sim.measurements.fit.TOLERANCE", 0.5
     )  # as good as its first guess, and soon
-    monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
+    monkeypatch.setattr("bfpp.reports.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
     Path("system.json").write_text(json.dumps(system()))
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)

@@ -1,8 +1,7 @@
-"""The job of an experiment, or of the options of `bfpp run`; and how it is reported."""
+"""The job of an experiment, and how it is reported."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 from collections.abc import Sequence
@@ -16,22 +15,17 @@ from rich.console import Console
 from rich.text import Text
 
 from bfpp.executor.settings import Activations, Optimization, Sleeps
-from bfpp.options import shared
-from bfpp.options.run_settings import device_settings, require_consistent, training_settings
-from bfpp.options.trained_model import source_of, ties
 from bfpp.schedules import Degrees, InvalidConfiguration, InvalidInput, registered_name
 from bfpp.schedules.formats.orders_file import as_given
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION
-from bfpp.sim.costs.measured_profile import PASSES, ProfiledCosts
+from bfpp.sim.costs.measured.profile import PASSES, ProfiledCosts
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.experiment.values import of_group
-from bfpp.sim.experiment.values.option import UNEVEN
 from bfpp.terminal.error_lines import one_line
 
 if TYPE_CHECKING:
     from bfpp.executor.model.sources import ModelSource
     from bfpp.executor.plan.plan import Plan
-    from bfpp.executor.processes import Limits, RunFailed
+    from bfpp.executor.processes import RunFailed
     from bfpp.executor.train.job import Job
     from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
 
@@ -80,6 +74,7 @@ def job_of(experiment: Experiment, model: ModelSource, **settings: Any) -> Job:
 
     Raises `InvalidConfiguration` for an experiment that can be simulated only.
     """
+    from bfpp.executor.model.sources import ties
     from bfpp.executor.train.job import Job
 
     require_runnable(experiment)
@@ -109,26 +104,6 @@ def job_of(experiment: Experiment, model: ModelSource, **settings: Any) -> Job:
     )
 
 
-def job_of_options(options: argparse.Namespace) -> Job:
-    """The job of the options of `bfpp run`.
-
-    Raises `InvalidConfiguration` for options that contradict each other, or cannot be run.
-    """
-    require_consistent(options)
-    experiment = uneven_experiment(options) or shared.pipeline(options)
-    configuration = experiment.configuration
-    if options.sleep and configuration.communication.offload:
-        raise InvalidConfiguration("sleep", "keeps no activations: not with --offload")
-    if options.sleep and configuration.degrees.tp > 1:
-        raise InvalidConfiguration("sleep", "mocks whole layers: not with --tp")
-    settings = training_settings(options)
-    require_torch()
-    settings |= device_settings(options)
-    # An experiment file may ask for clipping without a norm to clip to, which only options give.
-    clipped = experiment.changed(clipping=settings["optimization"].needs_norm)
-    return job_of(clipped, source_of(options), **settings)
-
-
 def checked_plan(job: Job) -> Plan:
     """The plan of a job that this machine has the devices for, and whose model can be run so.
 
@@ -147,19 +122,10 @@ def require_runnable(experiment: Experiment) -> None:
         raise InvalidConfiguration("offload_modules", reason)
 
 
-def limits_of(options: argparse.Namespace) -> Limits:
-    """The timeouts of processes."""
-    from bfpp.executor.processes import Limits
-
-    return Limits(hang=options.task_timeout, start=options.start_timeout)
-
-
-def sleeps_of(
-    costs: ProfiledCosts, plan: Plan, options: argparse.Namespace | None = None
-) -> Sleeps:
+def sleeps_of(costs: ProfiledCosts, plan: Plan, uneven: Experiment | None = None) -> Sleeps:
     """Seconds that passes sleep instead of computing, from a profile of the same model.
 
-    By options that make them differ, they are those of the first step that is drawn.
+    By an experiment that makes them differ, they are those of the first step that is drawn.
     """
     layout, samples = plan.graph.layout, costs.microbatch_size
     if costs.cuts(layout) != plan.cuts or samples != plan.microbatch_size:
@@ -168,25 +134,10 @@ def sleeps_of(
             f"{costs.name} is of {len(costs.layers)} layers and micro-batches of {samples}, "
             f"not {len(plan.model.layers)} and {plan.microbatch_size}, or has its ends elsewhere",
         )
-    uneven = uneven_experiment(options) if options else None
     return Sleeps(
         **{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES},
         factors=pass_factors(costs, plan, uneven) if uneven else None,
     )
-
-
-def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
-    """The experiment whose passes differ; None if nothing makes them.
-
-    Raises `InvalidConfiguration` for links, which are as they are, and without mocked compute.
-    """
-    given = shared.given(options)
-    values = {name: given[name] for name in of_group(UNEVEN) if name in given}
-    if values and not options.sleep:
-        raise InvalidConfiguration(min(values), "needs --mock-compute in a run")
-    if "slow_links" in values:
-        raise InvalidConfiguration("slow_links", "can be simulated only; passes alone are mocked")
-    return shared.pipeline(options).changed(**values) if values else None
 
 
 def pass_factors(

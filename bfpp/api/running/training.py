@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bfpp.api.running.jobs import checked_plan, job_of
 from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
-from bfpp.executor.settings import BackendName, DType, Optimization
-from bfpp.options.run import PRECISIONS
-from bfpp.options.trained_model import require_layers, transformer_source
+from bfpp.executor.settings import PRECISIONS, BackendName, DType, Optimization
+from bfpp.launchers.own.model import require_layers, transformer_source
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.formats.python_file import module_name
 from bfpp.sim.experiment.experiment import Experiment

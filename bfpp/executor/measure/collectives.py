@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bfpp.executor.backends.groups import ProcessGroups
+from bfpp.executor.dispatch.backends.groups import ProcessGroups
 from bfpp.executor.measure.kernels import Row
 from bfpp.executor.processes import ProcessContext, join
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.lanes import DeviceRuntime, Streams, Threads
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.measure.clock import Clock
 from bfpp.executor.measure.designs import Design
 from bfpp.executor.measure.kernels import Row

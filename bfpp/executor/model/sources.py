@@ -87,6 +87,11 @@ class FunctionSource:
         return factory
 
 
+def ties(source: ModelSource) -> bool:
+    """True for a transformer whose embedding and output layer share weights."""
+    return isinstance(source, TransformerSource) and source.sizes.tied
+
+
 OF_MODEL = "the model's "
 """Prefix of the sizes in a description."""
 

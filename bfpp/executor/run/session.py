@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bfpp.executor import events
-from bfpp.executor.backends.distributed import WrongMessage
 from bfpp.executor.checkpoint import CheckpointError
+from bfpp.executor.dispatch.backends.distributed import WrongMessage
 from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.optimizer.nan_checks import NotFinite
 from bfpp.executor.plan.plan import Plan

@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from bfpp.executor.backends.distributed import DistributedBackend
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.lanes import DeviceRuntime, Streams, Threads
 from bfpp.executor.dispatch.backend import Backend, MakeWorker
+from bfpp.executor.dispatch.backends.distributed import DistributedBackend
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.mock_worker import MockWorker
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
@@ -60,7 +60,7 @@ def _cuda(plan: Plan, job: Job, context: ProcessContext) -> Backend:
 
 def _torch_pipelining(plan: Plan, job: Job, context: ProcessContext) -> Backend:
     del job
-    from bfpp.executor.backends.torch_pipelining import TorchPipeliningBackend
+    from bfpp.executor.dispatch.backends.torch_pipelining import TorchPipeliningBackend
 
     return TorchPipeliningBackend(plan, Threads(), "gloo", context.timeout)
 

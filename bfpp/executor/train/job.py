@@ -75,7 +75,7 @@ class Job(Training):
         training = {each.name: getattr(self, each.name) for each in fields(Training)}
         plan = Plan(build_graph(*given), self.model.load(self.seed), forward, **training)
         if self.backend is BackendName.TORCH_PIPELINING:
-            from bfpp.executor.backends.torch_pipelining import require_runnable
+            from bfpp.executor.dispatch.backends.torch_pipelining import require_runnable
 
             require_runnable(plan)
         if self.compile:

@@ -71,7 +71,7 @@ class Device:
     of our executor, in addition to launching kernels, `step_seconds` what it takes for each step in
     addition, if not the implementation's. A job may reserve no more than `memory_limit`, by default
     all of the `memory`. Devices' speeds have a standard deviation of `speed_deviation`, passes of
-    the same work on one device `pass_deviation` (`bfpp.sim.costs.slowest`), both relative.
+    the same work on one device `pass_deviation` (`bfpp.sim.costs.units.slowest`), both relative.
     """
 
     peak: float

@@ -20,8 +20,8 @@ from bfpp.schedules.settings.recomputation import (
     Recomputation,
 )
 from bfpp.schedules.settings.tensor_overlap import TensorOverlap
-from bfpp.sim.caching import once
 from bfpp.sim.cluster.cluster import AttentionSpeed, Cluster
+from bfpp.sim.engines.caching import once
 from bfpp.sim.presets.files import Table, fitted_settings
 
 FULL_STATE = 4

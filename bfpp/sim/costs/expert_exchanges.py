@@ -18,9 +18,9 @@ from bfpp.schedules import InvalidConfiguration, Layout, TaskGraph
 from bfpp.schedules.graph.templates import Piece, Template
 from bfpp.schedules.operations.operations import Operation
 from bfpp.schedules.operations.row import Group
-from bfpp.sim.caching import once_for_stages
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
 from bfpp.sim.costs.units.seconds import device_seconds, part_counts
+from bfpp.sim.engines.caching import once_for_stages
 from bfpp.sim.operators.checkpointing import Checkpointed
 from bfpp.sim.operators.operators import Work
 

@@ -19,7 +19,6 @@ from bfpp.schedules.settings.offloading import MODULES, MODULES_FIELD, require_s
 from bfpp.schedules.settings.precision import Precision
 from bfpp.schedules.settings.recomputation import LAYER, Recomputation
 from bfpp.schedules.settings.tensor_overlap import TensorOverlap
-from bfpp.sim.caching import of_any_size, once, once_for_stages
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.placement import DevicePlacement
 from bfpp.sim.cluster.software_profiles import (
@@ -30,7 +29,6 @@ from bfpp.sim.cluster.software_profiles import (
 )
 from bfpp.sim.costs.communication.links import Beside, Links
 from bfpp.sim.costs.communication.routes import Routes
-from bfpp.sim.costs.slowest import waiting_factor
 from bfpp.sim.costs.units.seconds import (
     UnitSeconds,
     part_counts,
@@ -40,6 +38,8 @@ from bfpp.sim.costs.units.seconds import (
     unit_seconds,
 )
 from bfpp.sim.costs.units.settings import Setting, setting_of
+from bfpp.sim.costs.units.slowest import waiting_factor
+from bfpp.sim.engines.caching import of_any_size, once, once_for_stages
 from bfpp.sim.models.model import Transformer, model_flops
 from bfpp.sim.models.unit_layers import Layers, layers_of_units
 from bfpp.sim.operators.checkpointing import recomputed_flops

@@ -13,13 +13,13 @@ import numpy as np
 from bfpp.core import step as core
 from bfpp.schedules import Layout, TaskGraph
 from bfpp.schedules.columns import NONE, Seconds
-from bfpp.sim.caching import of_any_size, once_for_stages
 from bfpp.sim.costs.expert_exchanges import with_exchanges
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
 from bfpp.sim.costs.physical_step import HostStep, PhysicalStep
 from bfpp.sim.costs.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.costs.step_costs import host_seconds, step_costs, step_prices
 from bfpp.sim.costs.units.seconds import UnitSeconds, unit_seconds
+from bfpp.sim.engines.caching import of_any_size, once_for_stages
 from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end, times
 from bfpp.sim.engines.cost_model import Costs
 

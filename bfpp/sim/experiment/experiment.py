@@ -34,7 +34,6 @@ from bfpp.schedules.settings.offloading import OFF, SELECTIVE, parse_offload
 from bfpp.schedules.settings.sharding import CHOICES
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.cost_model import CostModel
-from bfpp.sim.experiment.parsed_values import ParsedValues
 from bfpp.sim.experiment.reading import (
     parameter_options,
     require_parameters,
@@ -43,12 +42,13 @@ from bfpp.sim.experiment.reading import (
 )
 from bfpp.sim.experiment.values import ALIASES, DEFAULTS, OPTIONS, of_group
 from bfpp.sim.experiment.values.option import ABSTRACT, PHYSICAL
+from bfpp.sim.experiment.values.parsed_values import ParsedValues
 from bfpp.sim.models.model_text import text_of
 from bfpp.sim.presets.numbers import MOST_DEVICES, MOST_PASSES
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
-    from bfpp.sim.costs.measured_profile import ProfiledCosts
+    from bfpp.sim.costs.measured.profile import ProfiledCosts
     from bfpp.sim.costs.physical import PhysicalCosts
 
 OF_OFFLOAD = ("offload_share", "offload_modules")
@@ -329,7 +329,7 @@ class Experiment(ParsedValues):
         for name in (*given, *of_group(*PHYSICAL), "tp", "cp", "ep"):
             if getattr(self, name) != DEFAULTS[name]:
                 raise InvalidConfiguration(name, "cannot be combined with --profile")
-        from bfpp.sim.costs.measured_profile import load_profile
+        from bfpp.sim.costs.measured.profile import load_profile
 
         costs = load_profile(profile) if isinstance(profile, str) else profile
         for name, measured in {

@@ -14,7 +14,7 @@ import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Groups
-from bfpp.sim.costs.measured_replay import AsItRan
+from bfpp.sim.costs.measured.replay import AsItRan
 from bfpp.sim.engines.compiled_engine import step_time
 from bfpp.traces.explain.causes import Causes, Wait
 

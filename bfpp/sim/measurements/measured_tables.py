@@ -21,7 +21,7 @@ from bfpp.schedules.formats.python_file import require_trust
 from bfpp.schedules.orders.division import default_division
 from bfpp.schedules.reading import read_file
 from bfpp.sim.cluster.software_profiles import BEFORE
-from bfpp.sim.costs.measured_profile import load_profile
+from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.experiment.values import ALIASES, OPTIONS
 from bfpp.sim.measurements.validation import (

@@ -29,9 +29,9 @@ import numpy.typing as npt
 from bfpp.schedules import Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.graph.counts import gradient_buffers, weight_buffers
-from bfpp.sim.caching import of_any_size, once, once_for_stages
 from bfpp.sim.costs.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.costs.units.activations import activations_of_units, workspace_bytes
+from bfpp.sim.engines.caching import of_any_size, once, once_for_stages
 from bfpp.sim.memory.activations_alive import Passing, peak_passing
 from bfpp.sim.memory.peak_memory import Memories, PeakMemory
 from bfpp.traces.timeline.timeline import Timeline

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bfpp.schedules import InvalidConfiguration, Layout, Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.schedules.operations.operations import OPERATIONS, transfers
-from bfpp.sim.costs.measured_replay import could_start
+from bfpp.sim.costs.measured.replay import could_start
 from bfpp.sim.engines.cost_model import Costs, fixed_costs
 from bfpp.traces.explain.causes import Causes
 

@@ -20,9 +20,9 @@ import numpy as np
 from bfpp.core.orders import Steps, time_orders
 from bfpp.schedules import Configuration, Layout, Operation, Sharding
 from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
-from bfpp.sim.caching import latest, once_for_stages
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
 from bfpp.sim.costs.units.seconds import UnitSeconds
+from bfpp.sim.engines.caching import latest, once_for_stages
 from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation

@@ -30,8 +30,8 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.families.registry import is_built_in
 from bfpp.schedules.lowering import Steps, lower_steps, table_of
 from bfpp.schedules.validity import require_valid
-from bfpp.sim.caching import latest
 from bfpp.sim.costs.physical import PhysicalCosts
+from bfpp.sim.engines.caching import latest
 from bfpp.sim.engines.compiled_engine import StepTime, timeline_of
 from bfpp.sim.experiment.periodic import Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import StepWork, step_columns

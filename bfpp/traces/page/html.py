@@ -39,8 +39,7 @@ SCRIPTS = (
     "finding",
     "keyboard",
     "numbers",
-    "saving",
-    "links",
+    "sharing",
     "choices",
     "replay",
     "scatter",
@@ -83,7 +82,7 @@ def contents(panels: Sequence[Panel], title: str, lead: str = "") -> dict[str, A
 
 def document(content: Mapping[str, Any], connect: str = "'none'") -> str:
     """A page with that content, which may `connect` to these sources of its policy."""
-    script = "".join(part(f"{name}.js") for name in SCRIPTS)
+    script = "".join(part(f"script/{name}.js") for name in SCRIPTS)
     return Template(part("page.html")).substitute(
         title=escape(content["title"]),
         scripts=_digest(script),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from torch import Tensor
 
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.flat_buffers import UnitState
 from bfpp.executor.devices.messages import Cell
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.memory.unit import Unit
 from bfpp.executor.plan.plan import Plan

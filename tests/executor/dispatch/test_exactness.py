@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.lanes import Threads
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.dispatch import Dispatcher, Step
 from bfpp.executor.model.model import Model
 from bfpp.executor.settings import Activations, DType, EmbeddingStage

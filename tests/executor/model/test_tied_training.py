@@ -119,7 +119,7 @@ def test_both_copies_are_the_same_to_the_last_bit(sharding: Sharding) -> None:
 
 def test_copies_left_to_themselves_drift_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of the tests above if nothing added the gradients up."""
-    from bfpp.executor.backends.local import LocalBackend
+    from bfpp.executor.dispatch.backends.local import LocalBackend
 
     monkeypatch.setattr(LocalBackend, "tied_all_reduce", lambda *_: None)
     plan = plan_of(tied("1f1b", Layout(2, 4), Sharding.FULL))

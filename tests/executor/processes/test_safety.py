@@ -28,7 +28,7 @@ from benchmarks.helpers.programs import (
     wait_for,
 )
 from bfpp.executor import checkpoint
-from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.dispatch.backends.distributed import DistributedBackend
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.events import ended
 from bfpp.executor.model.sources import FunctionSource

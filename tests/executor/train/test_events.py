@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.cuda_events import StreamMark
 from bfpp.executor.devices.lanes import Streams, Threads
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.dispatch import Step
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.settings import Optimization

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.distributed import HashStore
 
 from benchmarks.helpers.programs import wait_for
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.devices.lanes import Threads
+from bfpp.executor.dispatch.backends.local import LocalBackend
 from bfpp.executor.dispatch.dispatch import Step, TaskMarks
 from bfpp.executor.model.model import Model
 from bfpp.executor.plan.plan import Plan

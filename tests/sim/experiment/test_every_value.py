@@ -110,7 +110,7 @@ ACTS = {
 """For each value, an experiment in which another one than it has must change what is predicted."""
 
 LISTED = {
-    "profile": "its file says all costs: tests/sim/costs/test_profile.py",
+    "profile": "its file says all costs: tests/sim/costs/measured/test_profile.py",
     **dict.fromkeys(of_group(UNEVEN), "replicas differ: tests/sim/experiment/test_uneven.py"),
 }
 """Values that no row above has, and why."""

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.sim.caching import once
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.group_location import GroupPlace
 from bfpp.sim.cluster.nccl import CollectiveAlgorithm, options
+from bfpp.sim.engines.caching import once
 from bfpp.sim.operators.operators import Collective, Copies, Way
 
 

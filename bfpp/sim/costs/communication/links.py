@@ -39,12 +39,12 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.graph.task_kinds import SomeKinds
 from bfpp.schedules.operations.operations import OPERATIONS, Operation, transfers
-from bfpp.sim.caching import once
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.group_location import GroupPlace
 from bfpp.sim.cluster.software_profiles import Implementation
 from bfpp.sim.costs.communication.collectives import collective_seconds, options_at
 from bfpp.sim.costs.communication.routes import Routes
+from bfpp.sim.engines.caching import once
 from bfpp.sim.engines.cost_model import Costs, Load
 from bfpp.sim.models.unit_layers import Matrix
 from bfpp.sim.operators.operators import Collective, Way

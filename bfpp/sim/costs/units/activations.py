@@ -18,9 +18,9 @@ import numpy as np
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
-from bfpp.sim.caching import of_any_size, once, once_for_stages
 from bfpp.sim.costs.units.seconds import LayerParts, parts, recomputes_units
 from bfpp.sim.costs.units.settings import ComputeSettings, Setting, UnitSettings
+from bfpp.sim.engines.caching import of_any_size, once, once_for_stages
 from bfpp.sim.models.unit_layers import Layers, Matrix
 from bfpp.sim.operators.checkpointing import Checkpointed
 from bfpp.sim.operators.experts import expert_rows

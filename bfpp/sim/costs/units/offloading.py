@@ -10,11 +10,11 @@ from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.settings.offloading import ALL, MODULES
-from bfpp.sim.caching import once_for_stages
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.costs.units.activations import activations_of_units
 from bfpp.sim.costs.units.seconds import part_counts, unit_seconds
 from bfpp.sim.costs.units.settings import OffloadSettings
+from bfpp.sim.engines.caching import once_for_stages
 
 
 @once_for_stages

@@ -24,11 +24,11 @@ from bfpp.schedules.settings.recomputation import (
     FULL_RECOMPUTATION,
     NO_RECOMPUTATION,
 )
-from bfpp.sim.caching import once
 from bfpp.sim.cluster.cluster import AttentionSpeed, Device
 from bfpp.sim.cluster.group_location import GroupPlace
 from bfpp.sim.costs.communication.collectives import collective_seconds
 from bfpp.sim.costs.units.settings import ComputeSettings, Setting
+from bfpp.sim.engines.caching import once
 from bfpp.sim.models.unit_layers import Layers, Matrix
 from bfpp.sim.operators.checkpointing import Checkpointed
 from bfpp.sim.operators.efficiency import (

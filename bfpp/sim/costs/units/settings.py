@@ -12,9 +12,9 @@ from typing import Protocol
 
 from bfpp.schedules import Layout
 from bfpp.schedules.settings.recomputation import Recomputation
-from bfpp.sim.caching import OneSample
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.software_profiles import Implementation
+from bfpp.sim.engines.caching import OneSample
 from bfpp.sim.models.unit_layers import Layers
 from bfpp.sim.operators.operators import Execution
 

@@ -12,7 +12,7 @@ from bfpp.sim.experiment.values.option import MEASURED, Option, option
 from bfpp.sim.experiment.values.uneven import UnevenValues
 
 if TYPE_CHECKING:  # loaded where a profile is read, so that abstract costs are there soon
-    from bfpp.sim.costs.measured_profile import ProfiledCosts
+    from bfpp.sim.costs.measured.profile import ProfiledCosts
 
 ALIASES = {"virtual_stages": "loops", "vpp": "loops", "stages_per_rank": "units_per_stage"}
 """Other names of values."""

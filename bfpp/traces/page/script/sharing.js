@@ -1,4 +1,4 @@
-// The picture of the page's timelines as a file: SVG, or PNG at twice the resolution.
+// Sharing a view: its picture as a file (SVG, or PNG at twice the resolution), and a link to it.
 
 const HEADING = 26; // pixels of a panel's title in a picture
 
@@ -47,3 +47,42 @@ function download(blob, name) {
 const saveSvg = () =>
   download(new Blob([pictureAsSvg()], { type: "image/svg+xml" }), fileName("svg"));
 const savePng = async () => download(await pictureAsPng(), fileName("png"));
+
+const SWITCHES = ["critical", "channels", "memory"];
+let opening = {}; // the fragment's values as the page opens
+
+const inFragment = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+
+// The current view's settings, by name.
+function viewNow() {
+  const now = {};
+  if (!isWhole()) [now.from, now.to] = view.map((end) => `${Number(end.toPrecision(12))}`);
+  for (const name of SWITCHES) now[name] = `${Number(find(`.${name} input`).checked)}`;
+  if (find(".find input").value) now.find = find(".find input").value;
+  return { ...now, ...choicesNow() };
+}
+
+function writeLink() {
+  const now = Object.entries(viewNow()).filter(([name, value]) => value !== opening[name]);
+  const fragment = new URLSearchParams(now).toString();
+  if (fragment === location.hash.slice(1)) return;
+  history.replaceState(null, "", fragment ? `#${fragment}` : `${location.pathname}${location.search}`);
+}
+
+let timer = null;
+function linkLater() {
+  clearTimeout(timer);
+  timer = setTimeout(writeLink, 250); // browsers refuse too many in a second
+}
+
+// Shows the view of the address.
+async function followLink() {
+  const said = { ...opening, ...inFragment() };
+  await followChoices(said);
+  for (const name of SWITCHES)
+    if (name in said) find(`.${name} input`).checked = said[name] === "1";
+  if (said.find !== undefined) find(".find input").value = said.find;
+  place();
+  const [from, to] = [said.from, said.to].map(Number);
+  await (to > from ? show(from, to) : showStep());
+}

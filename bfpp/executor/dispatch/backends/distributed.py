@@ -2,7 +2,7 @@
 
 Every directed channel has a process group of its own, since NCCL matches
 messages by their order in a group; a process makes those groups that it is in,
-in the order of all (`bfpp.executor.backends.groups`). Gloo's messages also carry
+in the order of all (`bfpp.executor.dispatch.backends.groups`). Gloo's messages also carry
 the task's number as their tag. Announcements have none, so that the next one is
 received, whatever it says.
 """
@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bfpp.executor.backends.groups import ProcessGroups
-from bfpp.executor.backends.local import add_up
 from bfpp.executor.devices.lanes import DeviceRuntime
 from bfpp.executor.dispatch.backend import MakeWorker
+from bfpp.executor.dispatch.backends.groups import ProcessGroups
+from bfpp.executor.dispatch.backends.local import add_up
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.parallel.exchange import ProcessShards, Shards, alone
 from bfpp.executor.plan.plan import Plan

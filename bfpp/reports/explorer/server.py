@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
 
-from bfpp.explorer.answers import answer, opening
+from bfpp.reports.explorer.answers import answer, opening
 from bfpp.schedules.reading import NotJson, parsed
 from bfpp.traces.page.html import document
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.devices.lanes import DeviceRuntime
 from bfpp.executor.devices.messages import Cell, Form
+from bfpp.executor.dispatch.backends.distributed import DistributedBackend
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.settings import Activations

@@ -18,9 +18,13 @@ from bfpp.executor.settings import (
     Optimization,
     Saving,
 )
-from bfpp.options.training import LAST
+from bfpp.options import shared
+from bfpp.options.running.training import LAST
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.values import of_group
+from bfpp.sim.experiment.values.option import UNEVEN
 from bfpp.sim.presets.numbers import real
 
 
@@ -46,6 +50,20 @@ def require_consistent(options: argparse.Namespace) -> None:
         if options.sleep and getattr(options, name):
             option = name.replace("_", "-")
             raise InvalidConfiguration("sleep", f"--{option} has no meaning with mocked compute")
+
+
+def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
+    """The experiment whose passes differ; None if nothing makes them.
+
+    Raises `InvalidConfiguration` for links, which are as they are, and without mocked compute.
+    """
+    given = shared.given(options)
+    values = {name: given[name] for name in of_group(UNEVEN) if name in given}
+    if values and not options.sleep:
+        raise InvalidConfiguration(min(values), "needs --mock-compute in a run")
+    if "slow_links" in values:
+        raise InvalidConfiguration("slow_links", "can be simulated only; passes alone are mocked")
+    return shared.pipeline(options).changed(**values) if values else None
 
 
 def _is_untimed(options: argparse.Namespace) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bfpp.explorer.answers import answer
-from bfpp.explorer.choices import chosen, defaults, groups
+from bfpp.reports.explorer.answers import answer
+from bfpp.reports.explorer.choices import chosen, defaults, groups
 from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.sim.presets.files import preset_names
 

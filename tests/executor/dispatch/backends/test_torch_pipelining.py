@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from bfpp.executor.backends.torch_pipelining import orders_of, require_runnable
+from bfpp.executor.dispatch.backends.torch_pipelining import orders_of, require_runnable
 from bfpp.executor.processes import ProcessContext, launch
 from bfpp.executor.settings import Activations, BackendName, DType, Optimization
 from bfpp.executor.train.job import Job

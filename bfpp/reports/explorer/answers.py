@@ -10,8 +10,8 @@ from typing import Any
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import verdict
-from bfpp.explorer.choices import TABS, chosen, defaults, groups
 from bfpp.options.experiment_file import experiment_text
+from bfpp.reports.explorer.choices import TABS, chosen, defaults, groups
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph, build_graph
 from bfpp.schedules.configuration import Configuration
 from bfpp.sim.experiment.experiment import Experiment

@@ -18,8 +18,9 @@ import numpy as np
 
 from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction
-from bfpp.explorer.answers import GAINS, TITLE, predicted
-from bfpp.explorer.choices import (
+from bfpp.options.experiment_file import experiment_text
+from bfpp.reports.explorer.answers import GAINS, TITLE, predicted
+from bfpp.reports.explorer.choices import (
     ABSTRACT_TAB,
     COSTS,
     MODEL,
@@ -29,7 +30,6 @@ from bfpp.explorer.choices import (
     defaults,
     groups,
 )
-from bfpp.options.experiment_file import experiment_text
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.graph.counts import peak_microbatches

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bfpp.options.measuring import LIKE, of_system
+from bfpp.options.running.measuring import LIKE, of_system
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.cluster.cluster import load_cluster
 from tests.helpers.simumax_files import system

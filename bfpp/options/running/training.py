@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from bfpp.executor.settings import HeldOutEvaluation, Optimization
-from bfpp.options.run import patterns
+from bfpp.options.running.run import patterns
 from bfpp.terminal.number_types import not_negative, positive, seed, whole_number
 
 LAST = "last"

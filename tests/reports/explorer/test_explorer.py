@@ -20,12 +20,12 @@ from bfpp.api.panel import panel_of
 from bfpp.api.predictions import predict
 from bfpp.api.results import verdict
 from bfpp.command_line import main
-from bfpp.explorer import static
-from bfpp.explorer.answers import GAINS, answer, predicted
-from bfpp.explorer.choices import MODEL_ONLY, SECONDS, chosen
-from bfpp.explorer.server import LONGEST, ExplorerServer
-from bfpp.explorer.static import LISTED, static_page
 from bfpp.options.experiment_file import read_experiment
+from bfpp.reports.explorer import static
+from bfpp.reports.explorer.answers import GAINS, answer, predicted
+from bfpp.reports.explorer.choices import MODEL_ONLY, SECONDS, chosen
+from bfpp.reports.explorer.server import LONGEST, ExplorerServer
+from bfpp.reports.explorer.static import LISTED, static_page
 from bfpp.schedules import InvalidInput
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.browser import Page, chromium, is_installed
@@ -172,7 +172,7 @@ def test_no_schedule_and_faults_are_answers(
     def fails(_: Any) -> None:
         raise KeyError("schedule")
 
-    monkeypatch.setattr("bfpp.explorer.server.answer", fails)
+    monkeypatch.setattr("bfpp.reports.explorer.server.answer", fails)
     assert "KeyError is a fault" in json.loads(server.answer({}))["wrong"]["reason"]
     assert "Traceback" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, build_graph
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.costs.measured_replay import AsItRan, paces
+from bfpp.sim.costs.measured.replay import AsItRan, paces
 from bfpp.sim.costs.parameters import Scaled
 from bfpp.sim.engines.compiled_engine import times
 from bfpp.sim.engines.cost_model import fixed_costs

@@ -11,7 +11,7 @@ from bfpp.schedules import Communication, Degrees, Layout, Sharding, build_graph
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.site import Site
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.costs.slowest import expected_largest, waiting_factor
+from bfpp.sim.costs.units.slowest import expected_largest, waiting_factor
 from bfpp.sim.models.model import load_model
 
 H100 = load_cluster("dgx-h100")

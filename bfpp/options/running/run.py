@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bfpp.executor.settings import (
+    PRECISIONS,
     BackendName,
     DType,
     EmbeddingStage,
@@ -20,6 +22,9 @@ from bfpp.schedules.settings.recomputation import (
     parse_recomputation,
 )
 from bfpp.terminal.number_types import positive, whole_number
+
+if TYPE_CHECKING:
+    from bfpp.executor.processes import Limits
 
 ALSO = {"context": ("--seq-length",)}
 """Other names of some sizes: those that other commands know them by."""
@@ -58,12 +63,6 @@ def add_choice(
     )
 
 
-PRECISIONS = {
-    "fp64": DType.FLOAT64,
-    "fp32": DType.FLOAT32,
-    "bf16": DType.BFLOAT16,
-    "fp16": DType.FLOAT16,
-}
 FORMER = {"keep": "none", "recompute": "full"}
 """Former values of `--activations`."""
 
@@ -243,3 +242,10 @@ def _recomputation(text: str) -> Recomputation:
 def patterns(text: str) -> tuple[str, ...]:
     """Names with `*` for any letters, separated by commas."""
     return tuple(filter(None, text.split(",")))
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """The timeouts of processes."""
+    from bfpp.executor.processes import Limits
+
+    return Limits(hang=options.task_timeout, start=options.start_timeout)

@@ -22,7 +22,7 @@ from bfpp.schedules import (
     Sharding,
     build_graph,
 )
-from bfpp.sim.costs.measured_profile import DATA, load_profile
+from bfpp.sim.costs.measured.profile import DATA, load_profile
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations
 

@@ -1,0 +1,1 @@
+"""bfpp itself among the frameworks: what `bfpp run` launches."""

@@ -1,0 +1,1 @@
+"""Costs that were measured: profiles of passes, and recorded steps."""
