@@ -11,8 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp.api.results import Result
 from bfpp.launchers.stages import stages_for_others
@@ -361,6 +359,9 @@ def _progress(name: str, tasks: int) -> Iterator[Callable[[int], None] | None]:
     if tasks < SHOW_PROGRESS_FROM or not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console  # start-up time
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         job = bar.add_task(name, total=tasks)

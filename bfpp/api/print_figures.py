@@ -15,7 +15,6 @@ from bfpp.schedules import InvalidInput
 from bfpp.terminal.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, FileFormat
 from bfpp.terminal.outputs import require_installed
 from bfpp.traces.figures.panel import Panel
-from bfpp.traces.figures.svg.schedule import svg
 
 FIGURES = (SVG, PDF, PNG)
 
@@ -48,6 +47,8 @@ def write_svg(panels: Sequence[Panel], path: Path | str, points: float | None = 
         endings = " or ".join(ending for each in FIGURES for ending in each.suffixes)
         raise InvalidInput(f"path: must end in {endings}, not {path.name!r}")
     require_installed("path", named[0])
+    from bfpp.traces.figures.svg.schedule import svg  # start-up time
+
     WRITERS[named[0]](svg(panels, points), path)
 
 

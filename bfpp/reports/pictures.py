@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from bfpp.api.panel import panel_of
 from bfpp.api.predictions import Prediction
 from bfpp.api.results import Result
 from bfpp.reports.figures import add_figure, add_width_argument, write_figure
@@ -18,7 +17,6 @@ from bfpp.sim.experiment.experiment import Experiment
 from bfpp.terminal import formats
 from bfpp.terminal.outputs import Output, add_output
 from bfpp.terminal.printing import output
-from bfpp.traces.figures.svg.memory import svg_memory
 
 
 def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -55,6 +53,8 @@ def write_memory(options: argparse.Namespace, result: Prediction) -> None:
     if not options.memory_svg:
         return
     timeline, device = result.timeline, result.record["device_memory_gb"]
+    from bfpp.traces.figures.svg.memory import svg_memory  # start-up time
+
     figure = svg_memory(result.memory_curves, result.title, timeline.step_time, device)
     write_figure(options.memory_svg, figure)
 
@@ -97,6 +97,7 @@ def write_pictures(
 
 def _write_html(results: Sequence[Result], page: Output, title: str, lead: str) -> None:
     """An interactive page of the results, each explained unless it is very large."""
+    from bfpp.api.panel import panel_of  # start-up time
     from bfpp.traces.page.html import write_html
 
     with page.written() as path:
