@@ -155,6 +155,19 @@ def lower(steps: Steps, units: Units, tables: Tables, microbatches: int, copies:
     )
 
 
+def count_exchanges(
+    steps: Steps, units: Units, tables: Tables, microbatches: int, copies: int
+) -> tuple[Offsets, Offsets]:
+    """Gathers and reductions of each unit in a step, which is not lowered for that."""
+    every, ranks = len(units.rank_of_unit), len(steps.bounds) - 1
+    gathers, reductions = np.empty((2, every), dtype=np.int64)
+    function("count_exchanges")(
+        ranks, every, microbatches, len(steps.rank), copies,
+        *steps, *units, tables.made.rules, gathers, reductions,
+    )  # fmt: skip
+    return gathers, reductions
+
+
 def _pieces(kind: type[Any], *lengths: int) -> list[Any]:
     """Arrays in one allocation: many that come and go let memory return to the system each time."""
     ends = [*accumulate(lengths)]

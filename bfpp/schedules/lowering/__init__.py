@@ -46,9 +46,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from bfpp.core.lowering import LoweringFault, TooLate, Units
+from bfpp.core.lowering import count_exchanges as count_by_core
 from bfpp.core.lowering import lower as lower_by_core
 from bfpp.core.orders import Steps
-from bfpp.schedules.columns import Groups
+from bfpp.schedules.columns import Groups, Offsets
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.graph.graph import TaskGraph
 from bfpp.schedules.graph.lanes import lanes_of
@@ -62,7 +63,15 @@ from bfpp.schedules.orders.posts import Post
 from bfpp.schedules.orders.steps import Order
 from bfpp.schedules.settings.sharding import Communication
 
-__all__ = ["Deadlock", "Steps", "lower", "lower_steps", "step_table", "table_of"]
+__all__ = [
+    "Deadlock",
+    "Steps",
+    "count_exchanges",
+    "lower",
+    "lower_steps",
+    "step_table",
+    "table_of",
+]
 
 
 def lower(
@@ -101,11 +110,11 @@ def lower_steps(
     trains = (steps.operation != Operation.FORWARD).any()
     if communication.offload and not trains:
         raise InvalidConfiguration("offload", "an evaluation keeps no activations")
-    ends = np.array(ends_of(layout) if ties_ends else NO_ENDS, dtype=np.int32)
+    units = _units(layout, ties_ends=ties_ends)
     try:
         lowered = lower_by_core(
             steps,
-            Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends),
+            units,
             tables,
             layout.microbatches,
             len(layout.copies),
@@ -134,6 +143,23 @@ def lower_steps(
     )
     graph.remember(lowered.kinds, lowered.flags, Groups(*lowered.followers))
     return posted(graph, Begins(*lowered.begins.T), posts)
+
+
+def count_exchanges(
+    steps: Steps, layout: Layout, communication: Communication
+) -> tuple[Offsets, Offsets]:
+    """Gathers and reductions of each unit in the task graph of these orders, without lowering them.
+
+    Where ranks have copies of a unit, each is of both.
+    """
+    tables, ties_ends = lowering_of(communication, copies=bool(layout.copies))
+    units = _units(layout, ties_ends=ties_ends)
+    return count_by_core(steps, units, tables, layout.microbatches, len(layout.copies))
+
+
+def _units(layout: Layout, *, ties_ends: bool) -> Units:
+    ends = np.array(ends_of(layout) if ties_ends else NO_ENDS, dtype=np.int32)
+    return Units(layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, ends)
 
 
 def _too_late(late: TooLate, layout: Layout, communication: Communication) -> InvalidConfiguration:

@@ -113,12 +113,13 @@ class PhysicalCosts(ModelOnCluster):
         flops = self.hardware_flops(layout, trains=trains)
         return least_seconds(self.cluster.device, flops, narrow)
 
-    def shortest_step(self, layout: Layout) -> float:
+    def shortest_step(self, layout: Layout, *, in_blocks: bool = True) -> float:
         """Seconds that a step takes at least: those of the busiest rank, and of the power limit.
 
-        Of ranks that share stages, one has at least half of the micro-batches.
+        Of ranks that share stages, one has at least half of the micro-batches. Some passes may be
+        `in_blocks` with others.
         """
-        units = self.least_unit_seconds(layout)
+        units = self.least_unit_seconds(layout) if in_blocks else self.unit_seconds(layout)
         passes = units.forward + units.backward_input + units.backward_weight
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
         waiting = self.waiting_factor(layout, fully_sharded=False)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Sharding, TaskGraph
+from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.operations.operations import OPERATIONS, Operation
 from bfpp.schedules.operations.streams import EXPERTS
@@ -25,7 +25,8 @@ from bfpp.sim.costs.communication.links import Exchanged, Links
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
 from bfpp.sim.costs.units.offloading import host_copy_seconds
 from bfpp.sim.costs.units.seconds import UnitSeconds, exchange_seconds, parts
-from bfpp.sim.engines.cost_model import Load
+from bfpp.sim.engines.caching import of_any_size, once_for_stages
+from bfpp.sim.engines.cost_model import Load, narrowest
 from bfpp.sim.operators.operators import Way
 
 
@@ -63,15 +64,19 @@ class PhysicalStep:
     @property
     def gathered(self) -> Exchanged:
         """Groups and bytes of all-gathers."""
-        sizes = self.physical.gathered_bytes(self.graph.layout, self.graph.communication.sharding)
-        return Exchanged(self.links.shared, sizes, Way.ALL_GATHER)
+        sharding = self.graph.communication.sharding
+        return gathered(self.physical, self.links, self.graph.layout, sharding)
 
     @property
     def reduced(self) -> Exchanged:
         """Groups and bytes of reduce-scatters, or of all-reduces without sharding."""
-        unsharded = self.graph.communication.sharding is Sharding.NONE
-        way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
-        return Exchanged(self.links.shared, self.parameter_bytes.gradients, way)
+        return reduced(self.physical, self.links, self.graph.communication.sharding)
+
+    def exchange(self, tasks: Integers, exchanged: Exchanged) -> Load:
+        """Collectives of data-parallel groups."""
+        graph = self.graph
+        rank, unit, peer = (each.take(tasks) for each in (graph.rank, graph.unit, graph.peer))
+        return self.links.collectives(rank, unit, peer, exchanged)
 
     @property
     def all_reduced(self) -> Exchanged:
@@ -170,6 +175,37 @@ class PhysicalStep:
     def _traffic_seconds(self, size: Seconds) -> Seconds:
         device = self.physical.cluster.device
         return size / (device.memory_bandwidth * device.memory_efficiency)
+
+
+def gathered(
+    physical: ModelOnCluster, links: Links, layout: Layout, sharding: Sharding
+) -> Exchanged:
+    """Groups and bytes of all-gathers."""
+    sizes = physical.gathered_bytes(layout, sharding)
+    return Exchanged(links.shared, sizes, Way.ALL_GATHER)
+
+
+def reduced(physical: ModelOnCluster, links: Links, sharding: Sharding) -> Exchanged:
+    """Groups and bytes of reduce-scatters, or of all-reduces without sharding."""
+    way = Way.ALL_REDUCE if sharding is Sharding.NONE else Way.REDUCE_SCATTER
+    return Exchanged(links.shared, physical.parameter_bytes(sharding).gradients, way)
+
+
+@of_any_size
+@once_for_stages
+def data_parallel_seconds(
+    physical: ModelOnCluster, layout: Layout, sharding: Sharding
+) -> tuple[Seconds, Seconds]:
+    """Seconds of a gather and of a reduction of each unit, with its ports to itself."""
+    links, rank = physical.links(layout), layout.rank_of_unit
+    ends = rank, np.arange(layout.units, dtype=np.int32), layout.peer_of_rank[rank]
+    rates = links.routes.port_bandwidth
+    exchanges = gathered(physical, links, layout, sharding), reduced(physical, links, sharding)
+    one, other = (
+        load.seconds + load.bytes / narrowest(rates, np.asarray(load.ports))
+        for load in (links.collectives(*ends, each) for each in exchanges)
+    )
+    return np.asarray(one), np.asarray(other)
 
 
 class HostStep(PhysicalStep):

@@ -70,15 +70,15 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.gathered)
+    return step.exchange(tasks, step.gathered)
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.reduced)
+    return step.exchange(tasks, step.reduced)
 
 
 def _all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.all_reduced)
+    return step.exchange(tasks, step.all_reduced)
 
 
 def _tied_all_reduce(step: PhysicalStep, tasks: Integers) -> Load:

@@ -18,9 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.core.orders import Steps, time_orders
-from bfpp.schedules import Configuration, Layout, Operation, Sharding
+from bfpp.schedules import Communication, Configuration, Layout, Operation, Schedule, Sharding
 from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
+from bfpp.schedules.families.registry import is_built_in
+from bfpp.schedules.lowering import count_exchanges
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
+from bfpp.sim.costs.physical_step import data_parallel_seconds
 from bfpp.sim.costs.units.seconds import UnitSeconds
 from bfpp.sim.engines.caching import latest, once_for_stages
 from bfpp.sim.memory.device_memory import least_memory, one_buffer
@@ -48,7 +51,11 @@ def bounds_of(known: Evaluation, space: Space) -> Bounds:
     The last ones are kept: a search asks whether anything can fit, and then where to begin.
     """
     tables = space.tables
-    of_pipeline = Numbered[str]().numbers(each.stages_on_ranks for each in tables.layouts)
+    blocks = [_may_have_blocks(each.schedule) for each in tables.pipelines]
+    of_pipeline = Numbered[tuple[str, bool]]().numbers(
+        (layout.stages_on_ranks, in_blocks)
+        for layout, in_blocks in zip(tables.layouts, blocks, strict=True)
+    )
     kinds = Numbered[tuple[Sharding, bool]]()
     of_communication = kinds.numbers(
         (each.sharding, each.offload > 0) for each in tables.communications
@@ -59,9 +66,9 @@ def bounds_of(known: Evaluation, space: Space) -> Bounds:
     )
     some = space.take(place)
     rows = [
-        _bound(known.physical(setting), layout, *kinds.rows[kind])
-        for setting, layout, kind in zip(
-            some.settings, some.layouts, asked[2].tolist(), strict=True
+        _bound(known.physical(setting), layout, blocks[pipeline], *kinds.rows[kind])
+        for setting, layout, pipeline, kind in zip(
+            some.settings, some.layouts, some.pipeline.tolist(), asked[2].tolist(), strict=True
         )
     ]
     throughput, *parts = np.array(rows).reshape(-1, 1 + len(Memories._fields)).T
@@ -70,17 +77,23 @@ def bounds_of(known: Evaluation, space: Space) -> Bounds:
     return Bounds(*(column[again.ravel()] for column in every))
 
 
+def _may_have_blocks(schedule: Schedule) -> bool:
+    """True if a forward and a backward pass may be one block, as in any schedule of a user's."""
+    return not is_built_in(schedule) or getattr(schedule, "fused_blocks", False)
+
+
 def _bound(
-    physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool
+    physical: PhysicalCosts, layout: Layout, in_blocks: bool, sharding: Sharding, offloads: bool
 ) -> tuple[float, ...]:
     """Most samples a second, and the parts of the least memory."""
-    return _most_throughput(physical, layout), *least_memory(physical, layout, sharding, offloads)
+    throughput = _most_throughput(physical, layout, in_blocks)
+    return throughput, *least_memory(physical, layout, sharding, offloads)
 
 
 @once_for_stages
-def _most_throughput(physical: PhysicalCosts, layout: Layout) -> float:
+def _most_throughput(physical: PhysicalCosts, layout: Layout, in_blocks: bool) -> float:
     """Samples a second in which the busiest rank never waits, of any number of micro-batches."""
-    return physical.batch(layout) / physical.shortest_step(layout)
+    return physical.batch(layout) / physical.shortest_step(layout, in_blocks=in_blocks)
 
 
 Closer = Callable[[Sequence[PhysicalCosts], Bounds], Bounds]
@@ -93,8 +106,9 @@ def closer_bounds(
     """Bounds of a step by cost models, each closer and slower than the last.
 
     Memory in the step's order, which is what it needs unless all is sharded. If asked for those
-    `in_time`, throughput in that order, where it is known for all micro-batches. Then memory in the
-    step's graph, where that decides.
+    `in_time`, throughput in that order, where it is known for all micro-batches, and with as many
+    gathers and reductions as it makes, where all is sharded. Then memory in the step's graph, where
+    that decides.
     """
     layout, communication = step.layout, step.communication
     sharded = communication.sharding is Sharding.FULL
@@ -107,6 +121,8 @@ def closer_bounds(
         steps = known.steps(step.schedule, layout)
         if (steps.block == NONE).all():  # in blocks, two passes may take less than one by one
             yield _in_order(steps, layout, fully_sharded=sharded)
+            if sharded and not layout.copies:
+                yield _in_lanes(steps, layout, communication)
     if sharded:
         yield _by_memory(partial(known.memories, step))
 
@@ -128,13 +144,37 @@ def _in_order(steps: Steps, layout: Layout, *, fully_sharded: bool) -> Closer:
         seconds = np.array(
             [
                 physical.waiting_factor(layout, fully_sharded=fully_sharded)
-                * _of_passes(physical.least_unit_seconds(layout))
+                * _of_passes(physical.unit_seconds(layout))
                 for physical in physicals
             ]
         )
         ends = (1 - ROUNDING) * time_orders(steps, layout.pp, seconds / layout.slices)
         samples = np.array([physical.batch(layout) for physical in physicals])
         return before._replace(throughput=np.minimum(before.throughput, samples / ends))
+
+    return closer
+
+
+def _in_lanes(steps: Steps, layout: Layout, communication: Communication) -> Closer:
+    """Bounds by the longest lane: a rank's gathers and reductions, or passes, which these slow.
+
+    Without overlap they take the passes' lane.
+    """
+    gathers, reductions = count_exchanges(steps, layout, communication)
+
+    def longest(physical: PhysicalCosts) -> float:
+        gather, reduction = data_parallel_seconds(physical, layout, communication.sharding)
+        data = layout.sums(gathers * gather + reductions * reduction)
+        units = physical.unit_seconds(layout)
+        passes = layout.sums(units.forward + units.backward_input + units.backward_weight)
+        passes *= layout.whole_microbatches * physical.waiting_factor(layout, fully_sharded=True)
+        share = physical.implementation.collective_slowdown if communication.dp_overlap else 1.0
+        return max(float(data.max()), float((passes + share * data).max()))
+
+    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
+        seconds = (1 - ROUNDING) * np.array([*map(longest, physicals)])
+        samples = np.array([physical.batch(layout) for physical in physicals])
+        return before._replace(throughput=np.minimum(before.throughput, samples / seconds))
 
     return closer
 

@@ -5,6 +5,7 @@
  * what, and before what.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "../graph.h"
 #include "../lanes.h"
@@ -53,6 +54,15 @@ static bool has_wrong_layout(const struct draft *draft)
     return !is_in(draft->ends[0], NONE, draft->ranks) || !is_in(draft->ends[1], NONE, draft->ranks);
 }
 
+static bool is_wrong(const struct draft *draft)
+{
+    return draft->ranks < 1 || draft->units < 1 || draft->microbatches < 1 ||
+           draft->steps > INT32_MAX / 8 || draft->rules[RULE_WEIGHT_BUFFERS] < 1 ||
+           draft->rules[RULE_RUNS_AHEAD] < 0 ||
+           (draft->rules[RULE_GATHERS_RUNS] && !draft->rules[RULE_GATHERS]) ||
+           has_wrong_steps(draft) || has_wrong_layout(draft);
+}
+
 static bool has_wrong_tables(const struct draft *draft, const struct made *made, int64_t n_waits)
 {
     for (int64_t kind = MADE_SENDING_OUTPUT; kind <= MADE_AFTER_RUNS; kind++)
@@ -69,9 +79,7 @@ static bool has_wrong_tables(const struct draft *draft, const struct made *made,
     for (int64_t at = 0; at < n_waits; at++)
         if (!is_in(made->waits[at], 0, draft->operations))
             return true;
-    return draft->rules[RULE_WEIGHT_BUFFERS] < 1 || draft->rules[RULE_RUNS_AHEAD] < 0 ||
-           (draft->rules[RULE_GATHERS_RUNS] && !draft->rules[RULE_GATHERS]) ||
-           (draft->rules[RULE_OFFLOAD] && draft->rules[RULE_OFFLOAD_AHEAD] < 1);
+    return draft->rules[RULE_OFFLOAD] && draft->rules[RULE_OFFLOAD_AHEAD] < 1;
 }
 
 /* Tasks */
@@ -83,9 +91,7 @@ static int64_t draft_tasks(
 {
     struct runs runs = {0};
     int64_t result = OUT_OF_MEMORY;
-    if (draft->ranks < 1 || draft->units < 1 || draft->microbatches < 1 ||
-        draft->steps > draft->most_tasks || draft->steps > INT32_MAX / 8 ||
-        has_wrong_steps(draft) || has_wrong_layout(draft) ||
+    if (draft->steps > draft->most_tasks || is_wrong(draft) ||
         has_wrong_tables(draft, made, n_waits))
         return MALFORMED;
     draft->first_task = calloc(2 * (size_t)draft->operations, sizeof *draft->first_task);
@@ -207,4 +213,36 @@ int64_t bfpp_lower(
 done:
     free(draft.key);
     return result;
+}
+
+/* Count the tasks that gather and reduce each unit, without making them; returns 0. Where two ranks
+ * have copies of a unit, a task is of both. */
+int64_t bfpp_count_exchanges(
+    int64_t ranks, int64_t units, int64_t microbatches, int64_t steps, int64_t copies,
+    const int32_t *operation, const int32_t *rank, const int32_t *unit, const int32_t *microbatch,
+    const int32_t *before_step, const int32_t *block, const int32_t *round_of,
+    const int64_t *bounds, const int32_t *rank_of_unit, const int32_t *unit_on_rank,
+    const int32_t *peer_of_rank, const int32_t ends[2], const int64_t rules[10],
+    int64_t *gathers, int64_t *reductions)
+{
+    struct draft draft = {
+        .ranks = ranks, .units = units, .microbatches = microbatches, .steps = steps,
+        .copies = copies, .operation = operation, .rank = rank, .unit = unit,
+        .microbatch = microbatch, .before_step = before_step, .block = block,
+        .round_of = round_of, .bounds = bounds, .rank_of_unit = rank_of_unit,
+        .unit_on_rank = unit_on_rank, .peer_of_rank = peer_of_rank, .ends = ends, .rules = rules,
+    };
+    struct runs runs = {0};
+    if (is_wrong(&draft))
+        return MALFORMED;
+    bool known = find_runs(&draft, &runs);
+    const struct turns *turns[] = {&runs.gathers, &runs.reductions};
+    int64_t *counts[] = {gathers, reductions};
+    for (int of = 0; of < 2 && known; of++) {
+        memset(counts[of], 0, (size_t)units * sizeof *counts[of]);
+        for (int64_t task = 0; task < turns[of]->tasks; task++)
+            counts[of][unit[runs.first[turns[of]->lead[task]]]]++;
+    }
+    free(runs.memory);
+    return known ? 0 : OUT_OF_MEMORY;
 }

@@ -74,4 +74,14 @@ CORE int64_t bfpp_lower(
     int64_t code[most_tasks], int32_t first[most_tasks], int32_t lanes[most_tasks * 6],
     int32_t begins[steps * 2], int64_t counts[8]);
 
+/* How often a step gathers and reduces each unit, by the same rules. */
+CORE int64_t bfpp_count_exchanges(
+    int64_t ranks, int64_t units, int64_t microbatches, int64_t steps, int64_t copies,
+    const int32_t operation[steps], const int32_t rank[steps], const int32_t unit[steps],
+    const int32_t microbatch[steps], const int32_t before_step[steps],
+    const int32_t block[steps], const int32_t round_of[steps], const int64_t bounds[ranks + 1],
+    const int32_t rank_of_unit[units], const int32_t unit_on_rank[units],
+    const int32_t peer_of_rank[ranks], const int32_t ends[2], const int64_t rules[10],
+    int64_t gathers[units], int64_t reductions[units]);
+
 #endif

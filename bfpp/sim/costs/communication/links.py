@@ -117,13 +117,14 @@ class Links:
         route = graph.rank.take(tasks) * degrees.pp + graph.peer.take(tasks)
         return Load(latency.take(route), size / degrees.tp, ports.take(route, axis=0))
 
-    def collectives(self, graph: TaskGraph, tasks: Integers, exchanged: Exchanged) -> Load:
+    def collectives(
+        self, rank: Integers, unit: Integers, peer: Integers, exchanged: Exchanged
+    ) -> Load:
         """The load of collectives of data-parallel groups.
 
         A group of one has nobody to communicate with. Those of one task follow each other, on the
         ports of the outermost level that limits one of them.
         """
-        rank, unit, peer = (each.take(tasks) for each in (graph.rank, graph.unit, graph.peer))
         shared, way, ends = exchanged.shared, exchanged.way, (rank, np.where(peer < 0, rank, peer))
         sizes = (exchanged.sizes * shared.parameters).take(unit, axis=1)
         return self._loads(way, sizes, shared.place.take(rank, axis=1), shared.places, ends)
