@@ -156,7 +156,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
             raise InvalidConfiguration(
                 "experiment", "must be an experiment file (*.toml), or a launch file"
             )
-        report_left_out("schedule", options.experiment)
+        report_left_out("schedule", options.experiment, shared.given(options))
         experiment = named(options.experiment, trust=options.trust)
     else:
         experiment = Experiment("1f1b")

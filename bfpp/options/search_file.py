@@ -123,6 +123,8 @@ def _is_experiment(path: str) -> bool:
 def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -> None:
     """Take the values of a file, if one is given, for options that are not."""
     path = next((word for word in arguments if holds_experiment(word)), None)
+    said = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    parser.set_defaults(said=said)
     if path is None:
         return
     if _is_experiment(path):
