@@ -252,7 +252,7 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         **{f"jitter_{name}": value for name, value in problem.jitter._asdict().items()},
     }
     given = {name: getattr(options, name, None) for name in ("constants", "price", "top", "for")}
-    given["max_memory"] = options.max_memory and f"{options.max_memory}GB"
+    given["max_memory"] = options.max_memory and f"{options.max_memory}GiB"
     return said | {name: value for name, value in given.items() if value is not None}
 
 
