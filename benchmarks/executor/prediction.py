@@ -1,9 +1,9 @@
 """Predicted and measured step times of the four schedules, on this machine.
 
-Two ranks that compute, then eight that sleep as long as they would compute. The
-speed of a shared machine changes from minute to minute, so all take turns, in
-processes that stay: each turn calibrates, and runs a few steps of every
-schedule. A prediction is compared with what was measured in its turn.
+Two ranks that compute, by our runtime and by torch.distributed.pipelining, then eight that sleep as
+long as they would compute. The speed of a shared machine changes from minute to minute, so all take
+turns, in processes that stay: each turn calibrates, and runs a few steps of every schedule. A
+prediction is compared with what was measured in its turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bfpp.executor.model.sources import ModelSource, TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import ProcessContext, launch
-from bfpp.executor.settings import Training
+from bfpp.executor.settings import Activations, BackendName, Training
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.trainer import Report
@@ -33,6 +33,9 @@ from bfpp.sim.engines.engines import simulate
 
 WARM_UP = 1
 FOUR_SAMPLES = Training(microbatch_size=4)
+KEPT = replace(FOUR_SAMPLES, activations=Activations.KEEP)
+"""As PyTorch's runtime trains: it keeps the record of each forward pass."""
+
 TIE = 0.05
 """Predictions nearer to each other than this share are no ranking."""
 
@@ -52,11 +55,13 @@ class Group:
     source: ModelSource | None = None
     training: Training = FOUR_SAMPLES
     steps: int = 3
+    backend: BackendName = BackendName.CPU
 
     @property
     def title(self) -> str:
         how = "sleeping" if self.sleeps else "computing"
-        return f"{self.ranks} ranks, {self.microbatches} micro-batches, {how}"
+        by = ", by PyTorch's pipelining" if self.backend is BackendName.TORCH_PIPELINING else ""
+        return f"{self.ranks} ranks, {self.microbatches} micro-batches, {how}{by}"
 
     def jobs(self) -> dict[str, Job]:
         source, found = self.source or self.transformer(), {}
@@ -65,7 +70,7 @@ class Group:
             loops = self.layers // self.ranks if schedule.looped else 1
             layout = Layout(self.ranks, self.microbatches, loops)
             job = Job(schedule, layout, Communication(), source, 1)
-            found[name] = replace(job, **vars(self.training))
+            found[name] = replace(job, **vars(self.training), backend=self.backend)
         return found
 
     def transformer(self) -> ModelSource:
@@ -76,7 +81,12 @@ class Group:
         return TransformerSource(sizes, None)
 
 
-GROUPS = (Group(2, 8, 2, 8), Group(2, 8, 8, 8), Group(8, 16, 8, 2, sleeps=True))
+GROUPS = (
+    Group(2, 8, 2, 8),
+    Group(2, 8, 8, 8),
+    Group(2, 8, 8, 8, training=KEPT, backend=BackendName.TORCH_PIPELINING),
+    Group(8, 16, 8, 2, sleeps=True),
+)
 
 Turn = dict[str, tuple[float, list[float]]]
 """Of each schedule, the predicted seconds of a step, and those of each measured one."""
@@ -94,7 +104,7 @@ def take_turns(context: ProcessContext, group: Group) -> list[Turn]:
     """Calibrate and run in turn, in each of a group's processes; the first one's count."""
     jobs = group.jobs()
     plans = {name: job.plan() for name, job in jobs.items()}
-    first = next(iter(jobs.values()))
+    first = replace(next(iter(jobs.values())), backend=BackendName.CPU)  # whose parts are timed
     bench = Bench(context, first, QUICK, init_process_group(context, first))
     found = []
     for _ in range(group.turns):

@@ -164,7 +164,7 @@ def _row(run: Run) -> dict[str, Any]:
         "tokens/s per GPU": f"{recipe.tokens_per_second_per_gpu:g}",
         "predicted": f"{predicted['tokens_per_second_per_gpu']:.0f}",
         "error of the step time": f"{run.error:+.1f} %",
-        "GB": f"{predicted['memory_reserved_gb']:.0f} of {predicted['device_memory_gb']:.0f}",
+        "GiB": f"{predicted['memory_reserved_gb']:.0f} of {predicted['device_memory_gb']:.0f}",
     }
 
 

@@ -197,7 +197,7 @@ class Prediction(Result):
         if not self.record.get("missing_gb"):
             return ""
         reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
-        return f"{reserved:.1f} of {device:.4g} GB"
+        return f"{reserved:.1f} of {device:.4g} GiB"
 
     @property
     def headline(self) -> tuple[str, ...]:

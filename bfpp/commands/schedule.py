@@ -50,8 +50,8 @@ def add_arguments(parser: Parser) -> None:
         "--memory-limit",
         metavar="M[,M...]",
         help="most activations that a rank may hold, in micro-batches of its work "
-        "(peak_microbatches), or with a model the memory it may reserve, as in 40GB; one limit for "
-        "all ranks, or one per rank (default: the device's memory with a model, else none)",
+        "(peak_microbatches), or with a model the memory it may reserve, as in 40GiB; one limit "
+        "for all ranks, or one per rank (default: the device's memory with a model, else none)",
     )
     parser.add_argument(
         "--placement",
@@ -156,7 +156,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
             raise InvalidConfiguration(
                 "experiment", "must be an experiment file (*.toml), or a launch file"
             )
-        report_left_out("schedule", options.experiment)
+        report_left_out("schedule", options.experiment, shared.given(options))
         experiment = named(options.experiment, trust=options.trust)
     else:
         experiment = Experiment("1f1b")
@@ -173,7 +173,7 @@ def memory_limits(text: str | None) -> tuple[list[float] | None, list[float] | N
     for limit, number in zip(limits, numbers, strict=True):
         if not number > 0:
             raise InvalidConfiguration(
-                FIELD, f"{limit!r} must be a number above 0, or a size as in 40GB"
+                FIELD, f"{limit!r} must be a number above 0, or a size as in 40GiB"
             )
     if len(in_gigabytes) > 1:
         raise InvalidConfiguration(FIELD, "must be in micro-batches or in gigabytes, not both")

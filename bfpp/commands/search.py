@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _search(options: argparse.Namespace, workers: Workers) -> int:
     begun = time.monotonic()
-    report_left_out(options.command, options.file)
+    report_left_out(options.command, options.file, options.said)
     problem = replace(
         problem_of(options),
         objective=Objective(options.objective),
@@ -161,7 +161,7 @@ def _search(options: argparse.Namespace, workers: Workers) -> int:
     chosen = chosen_configurations(problem)
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    launch, excluded, interrupted = launch_of(options.file), Counter[str](), False
+    launch, excluded, interrupted = launch_of(options.file, options.said), Counter[str](), False
     assumed = [*assumptions(options), *(launch.assumed if launch else ())]
     try:
         known = journal.outcomes

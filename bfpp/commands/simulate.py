@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     check_picture_arguments(options)
     experiment = shared.experiment(options)
     require_memory(options, experiment)
-    launch = launch_of(options.schedule)
+    launch = launch_of(options.schedule, shared.given(options))
     assumed = [*assumptions(options), *(launch.assumed if launch else ())]
     if options.assumptions and experiment.software is None:
         raise InvalidConfiguration("assumptions", "needs --model and --cluster")

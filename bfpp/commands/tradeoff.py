@@ -59,7 +59,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, extrapolate, and lay out by schedule."""
-    report_left_out(options.command, options.file)
+    report_left_out(options.command, options.file, options.said)
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)

@@ -25,6 +25,9 @@ OFF = (("false",), ("False",))
 USUALLY_ON = "fusion"
 """Part of the names of settings that are on unless they are said to be off."""
 
+GPUS, BATCH = ("dp", "gpus"), ("microbatches", "microbatch_size", "batch")
+"""Options that say another number of GPUs, or of samples, than a launch file."""
+
 MOST_LETTERS = 60
 """Letters of a value in a message."""
 
@@ -94,7 +97,7 @@ class Arguments:
     def __init__(self, source: str, given: Mapping[str, Words], known: Mapping[str, Flag]) -> None:
         self.source, self.given, self.known = source, given, known
         self.read: set[str] = set()
-        self.assumed: list[str] = []
+        self.assumed: dict[str, tuple[str, ...]] = {}
         self._replaced: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -124,10 +127,9 @@ class Arguments:
         """Say that a setting is taken for another, which matters."""
         self._replaced[name] = reason
 
-    def assume(self, sentence: str) -> None:
-        """Note an assumption, as the file does not give the value."""
-        if sentence not in self.assumed:
-            self.assumed.append(sentence)
+    def assume(self, sentence: str, *instead: str) -> None:
+        """Note an assumption, as the file does not give the value; options say others `instead`."""
+        self.assumed[sentence] = instead
 
     def refuse(self, name: str, reason: str) -> NoReturn:
         """Raise `InvalidConfiguration` that names the file and the setting."""

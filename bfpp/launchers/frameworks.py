@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from bfpp.launchers.launch import FrameworkConfig, Launch
 from bfpp.launchers.megatron.command import command as megatron
+from bfpp.launchers.megatron.releases import WRITTEN
 from bfpp.launchers.releases import Number, release_of
 from bfpp.launchers.torchtitan import command as torchtitan
 from bfpp.launchers.torchtitan.settings import settings
@@ -33,7 +35,9 @@ class Framework(NamedTuple):
 
 
 FRAMEWORKS = {
-    "megatron": Framework("megatron-core", {(0, 0): megatron}),
+    "megatron": Framework(
+        "megatron-core", {since: partial(megatron, release=since) for since in WRITTEN}
+    ),
     "torchtitan": Framework(
         "torchtitan",
         {

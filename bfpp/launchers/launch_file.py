@@ -25,7 +25,7 @@ from bfpp.launchers.megatron.recipes import (
 )
 from bfpp.launchers.megatron.without_effect import reason_of
 from bfpp.launchers.recognise import RECIPE, SCRIPTS, TOML, YAML, is_recipe
-from bfpp.launchers.sources.command_words import Program, batch_gpus, is_command, program_of
+from bfpp.launchers.sources.command_words import Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import Script, read_script
@@ -58,14 +58,17 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 class LaunchFile(NamedTuple):
-    """An experiment, and the use that was made of each setting of its file."""
+    """An experiment, and the use that was made of each setting of its file.
+
+    `assumed` has sentences, each with the options that say another value instead.
+    """
 
     source: str
     framework: str
     experiment: Experiment
     understood: tuple[str, ...]
     ignored: tuple[Ignored, ...]
-    assumed: tuple[str, ...]
+    assumed: Mapping[str, tuple[str, ...]]
 
 
 def read_launch_file(name: str) -> LaunchFile:
@@ -110,10 +113,12 @@ def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> La
         Ignored(word, "", True, "a word that is no flag, nor the value of one")
         for word in program.others
     ]
+    if unknown := program.devices.unknown:
+        stray.append(Ignored(*unknown, True, "is only known when it runs: one node is predicted"))
     if is_torchtitans(program):
         return _of_torchtitan(source, program, [*stray, *further])
     return megatron_file(
-        source, program.given, program.gpus, [*stray, *further], bert="bert" in program.name
+        source, program.given, program.devices.gpus, [*stray, *further], bert="bert" in program.name
     )
 
 
@@ -134,8 +139,6 @@ def _script(path: str) -> LaunchFile:
         raise InvalidConfiguration(FIELD, reason)
     trains = [each for each in launches if TRAINS.search(each[1].name)]
     chosen, program = (trains or launches)[-1]
-    if program.gpus is None:
-        program = program._replace(gpus=batch_gpus(script.batch))
     return _of_program(path, program, _left_out(script, chosen.line))
 
 
@@ -227,7 +230,7 @@ def _of_torchtitan(source: str, program: Program, further: Iterable[Ignored]) ->
             beside = Path(source).parent / path
             file = str(beside if beside.exists() else path)
             own = {**leaves(file, read_toml(FIELD, file)), **own}
-    return torchtitan_file(source, own, program.gpus, further)
+    return torchtitan_file(source, own, program.devices.gpus, further)
 
 
 CONFIG_FILE = "--job.config_file"
@@ -258,7 +261,7 @@ def _recipe(name: str) -> LaunchFile:
     model = None if published is None else adjusted(given, published)
     values = values_of(given, function, gpus_of(function), model)
     if cluster := cluster_of(file, function):
-        given.assume(f"cluster {cluster}, by the recipe's name")
+        given.assume(f"cluster {cluster}, by the recipe's name", "cluster")
         values["cluster"] = cluster
     left_out = [Ignored(f"line {line}", text, True, NOT_PLAIN) for line, text in lines]
     ignored = [*given.ignored(reason_of), *sections_left_out(config), *left_out]
@@ -284,11 +287,11 @@ def launched(
 ) -> LaunchFile:
     """The launch file of arguments that are read; on the usual cluster, as none is named."""
     if "cluster" not in values:
-        given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does")
+        given.assume(f"cluster {CLUSTER}: launch files name none, --cluster does", "cluster")
     experiment = Experiment(values["schedule"]).changed(**{"cluster": CLUSTER, **values})
     understood = tuple(given.understood)
     return LaunchFile(
-        given.source, framework, experiment, understood, tuple(ignored), tuple(given.assumed)
+        given.source, framework, experiment, understood, tuple(ignored), given.assumed
     )
 
 

@@ -67,5 +67,5 @@ def vocabulary_of(given: Arguments) -> int:
 
 
 def _assumed(given: Arguments, size: int, of: str) -> int:
-    given.assume(f"{size:,} words: {of}")
+    given.assume(f"{size:,} words: {of}", "model")
     return size

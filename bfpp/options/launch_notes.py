@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bfpp.launchers.recognise import is_launch_file
@@ -12,13 +12,19 @@ if TYPE_CHECKING:  # loaded where there is a launch file, so that other commands
     from bfpp.launchers.launch_file import LaunchFile
 
 
-def launch_of(schedule: str | None) -> LaunchFile | None:
-    """The launch file that SCHEDULE is, if it is one."""
+def launch_of(schedule: str | None, given: Collection[str]) -> LaunchFile | None:
+    """The launch file that SCHEDULE is, if it is one, with what it assumes beside these options."""
     if schedule is None or not is_launch_file(schedule):
         return None
     from bfpp.launchers.launch_file import read_launch_file
 
-    return read_launch_file(schedule)
+    launch = read_launch_file(schedule)
+    assumed = {
+        sentence: instead
+        for sentence, instead in launch.assumed.items()
+        if not {*instead} & {*given}
+    }
+    return launch._replace(assumed=assumed)
 
 
 def launch_record(launch: LaunchFile | None) -> dict[str, Any]:
@@ -51,15 +57,17 @@ def _by_reason(ignored: Iterable[Ignored]) -> Iterator[str]:
         yield f"{', '.join(dict.fromkeys(alike))} ({reason})"
 
 
-def report_left_out(command: str | None, schedule: str | None) -> None:
+def report_left_out(command: str | None, schedule: str | None, given: Collection[str]) -> None:
     """Say on standard error which settings of a launch file may matter and are left out.
 
     `bfpp simulate` prints all of them.
     """
-    if command == "simulate" or (launch := launch_of(schedule)) is None:
+    if command == "simulate" or (launch := launch_of(schedule, given)) is None:
         return
     from bfpp.terminal.printing import note
 
     names = [each.name for each in launch.ignored if each.matters]
-    said = f"left out or taken otherwise: {', '.join(names)}; " if names else ""
-    note(f"bfpp {command}: {launch.source}: {said}assumed {'; '.join(launch.assumed)}")
+    said = [f"left out or taken otherwise: {', '.join(names)}"] if names else []
+    said += [f"assumed {'; '.join(launch.assumed)}"] if launch.assumed else []
+    if said:
+        note(f"bfpp {command}: {launch.source}: {'; '.join(said)}")

@@ -185,7 +185,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--max-memory",
         type=gigabytes,
         metavar="GIB",
-        help="memory that a device may reserve, as in 60GB, counted in GiB (default: all of it)",
+        help="memory that a device may reserve, as in 60GiB (default: all of it)",
     )
     parser.add_argument(
         "--schedule",

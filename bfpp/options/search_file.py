@@ -123,6 +123,8 @@ def _is_experiment(path: str) -> bool:
 def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -> None:
     """Take the values of a file, if one is given, for options that are not."""
     path = next((word for word in arguments if holds_experiment(word)), None)
+    said = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    parser.set_defaults(said=said)
     if path is None:
         return
     if _is_experiment(path):
@@ -250,7 +252,7 @@ def _said(options: argparse.Namespace, problem: Problem) -> dict[str, Any]:
         **{f"jitter_{name}": value for name, value in problem.jitter._asdict().items()},
     }
     given = {name: getattr(options, name, None) for name in ("constants", "price", "top", "for")}
-    given["max_memory"] = options.max_memory and f"{options.max_memory}GB"
+    given["max_memory"] = options.max_memory and f"{options.max_memory}GiB"
     return said | {name: value for name, value in given.items() if value is not None}
 
 

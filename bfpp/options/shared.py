@@ -268,8 +268,9 @@ def with_parameters(
 
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
-    report_left_out(getattr(options, COMMAND, None), options.schedule)
-    return named(options.schedule, trust=options.trust).changed(**given(options))
+    values = given(options)
+    report_left_out(getattr(options, COMMAND, None), options.schedule, values)
+    return named(options.schedule, trust=options.trust).changed(**values)
 
 
 def words(experiment: Experiment) -> list[str]:
@@ -294,7 +295,7 @@ def pipeline(options: argparse.Namespace) -> Experiment:
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
     values = {name: value for name, value in given(options).items() if name in names}
     values |= given_parameters(options)
-    report_left_out(getattr(options, COMMAND, None), options.schedule)
+    report_left_out(getattr(options, COMMAND, None), options.schedule, values)
     known = named(options.schedule, trust=options.trust)
     if known.model is not None:
         values = {"model": None, "loops": known.configuration.layout.loops, "cut": None, **values}

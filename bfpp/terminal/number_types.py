@@ -91,10 +91,10 @@ def amount(text: str) -> float:
 
 
 def gigabytes(text: str) -> float:
-    """A size above 0 in units of 2^30 bytes, with or without `GB` behind it."""
+    """A size above 0 in units of 2^30 bytes, with or without `GiB`, or `GB`, behind it."""
     value = amount(text)
     if not value or not is_usable(value):
-        raise argparse.ArgumentTypeError(f"must be a size above 0, as in 60GB, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a size above 0, as in 60GiB, not {text!r}")
     return value
 
 

@@ -47,7 +47,10 @@ class _StandIn:
 
 def _stand_in(name: str) -> Any:
     """A class for the name of a class, which others may inherit from beside their own."""
-    return type(name, (), {"__init__": _StandIn.__init__}) if name[0].isupper() else _StandIn()
+    if not name[0].isupper():
+        return _StandIn()
+    takes_any = {"__init__": _StandIn.__init__, "__init_subclass__": lambda *_, **__: None}
+    return type(name, (), takes_any)
 
 
 class _Missing(MetaPathFinder, Loader):

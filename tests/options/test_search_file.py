@@ -155,7 +155,7 @@ def test_any_letters_are_saved(tmp_path, monkeypatch):
 def test_a_limit_of_memory_is_saved_to_the_digit():
     options = parsed(f"{SEARCHES['paper']} --max-memory 20.1234567GB")
     said = tomllib.loads(search_text(options, problem_of(options)))
-    assert said["max_memory"] == "20.1234567GB"
+    assert said["max_memory"] == "20.1234567GiB"
 
 
 def test_other_commands_say_what_takes_it(tmp_path, monkeypatch, bfpp):

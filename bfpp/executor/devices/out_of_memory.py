@@ -15,7 +15,7 @@ SIGNS = ("DefaultCPUAllocator", "out of memory")
 
 
 def shortage(error: BaseException) -> str | None:
-    """`out of memory: tried to allocate 4.2 GB`, if the error says so."""
+    """`out of memory: tried to allocate 4.2 GiB`, if the error says so."""
     text = str(error)
     is_torchs = isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
     is_torchs |= type(error).__name__ == "OutOfMemoryError"
@@ -29,9 +29,9 @@ def shortage(error: BaseException) -> str | None:
 
 
 def in_bytes(size: float) -> str:
-    """`4.2 GB`."""
+    """`4.2 GiB`, as torch counts."""
     for prefix in PREFIXES[:-1]:
         if size < 1000:
-            return f"{size:.3g} {prefix.strip()}B"
-        size /= 1000
-    return f"{size:.3g} {PREFIXES[-1]}B"
+            return f"{size:.3g} {prefix}iB" if prefix.strip() else f"{size:.3g} B"
+        size /= 1024
+    return f"{size:.3g} {PREFIXES[-1]}iB"

@@ -13,8 +13,10 @@ from bfpp.launchers.megatron import limits
 from bfpp.launchers.megatron.compute import compute_flags, precision_flags
 from bfpp.launchers.megatron.model import expert_flags, groups_of_token, latent_flags, model_flags
 from bfpp.launchers.megatron.published import further_flags
+from bfpp.launchers.megatron.releases import of_release
 from bfpp.launchers.megatron.step import group_flags, replica_flags, stage_flags
 from bfpp.launchers.megatron.text import Flags, flag_lines
+from bfpp.launchers.releases import Number
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
@@ -22,14 +24,16 @@ from bfpp.sim.experiment.experiment import Experiment
 PROGRAM, PROGRAM_OF_BERT = "pretrain_gpt.py", "pretrain_bert.py"
 
 
-def command(launch: Launch) -> FrameworkConfig:
-    """The command, a flag a line, and the values that it cannot express."""
+def command(launch: Launch, release: Number) -> FrameworkConfig:
+    """The command for a release, a flag a line, and the values that it cannot express."""
     devices, node = launch.devices, launch.node
     nodes = -(-devices // node)
     program = ["torchrun", f"--nnodes={nodes}", f"--nproc-per-node={min(devices, node)}"]
-    lines = [line for part in PARTS for line in flag_lines(part(launch))]
-    text = " \\\n    ".join([" ".join((*program, PROGRAM)), *lines]) + "\n"
-    return FrameworkConfig(text, tuple(_missing(launch)))
+    every = {name: value for part in PARTS for name, value in part(launch).items()}
+    flags, absent = of_release(every, release)
+    lines = [" ".join((*program, PROGRAM)), *flag_lines(flags)]
+    text = " \\\n    ".join(lines) + "\n"
+    return FrameworkConfig(text, (*_missing(launch), *absent))
 
 
 def _missing(launch: Launch) -> Iterator[str]:

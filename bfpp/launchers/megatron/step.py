@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import Any
 
-from bfpp.launchers.arguments import Arguments
+from bfpp.launchers.arguments import BATCH, GPUS, Arguments
 from bfpp.launchers.launch import Launch, loops_around
 from bfpp.launchers.megatron.text import Flags
 from bfpp.schedules import Sharding, registered_name
@@ -106,7 +106,8 @@ def groups_of(given: Arguments, model: Transformer, gpus: int | None) -> Values:
         said = "" if gpus is None else f", not the {gpus} that are said"
         given.assume(
             f"{tp * pp * cp * dp} GPUs, the fewest that the degrees allow{said}: tp {tp}, pp {pp}, "
-            f"cp {cp}, ep {ep}"
+            f"cp {cp}, ep {ep}",
+            *GPUS,
         )
     values: Values = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}
     values |= _batch(given, dp)
@@ -140,12 +141,13 @@ def _batch(given: Arguments, dp: int) -> Values:
     batch = given["--global-batch-size"]
     if batch is None and (text := given["--step-batch-size-schedule"]):
         batch = int(text[-1].rpartition(":")[2]) if text[-1].rpartition(":")[2].isdecimal() else 0
-        given.assume(f"a batch of {batch}, the last of --step-batch-size-schedule")
+        given.assume(f"a batch of {batch}, the last of --step-batch-size-schedule", *BATCH)
     if given["--rampup-batch-size"]:
-        given.assume(f"a batch of {batch}, which --rampup-batch-size ends with")
+        given.assume(f"a batch of {batch}, which --rampup-batch-size ends with", *BATCH)
     if batch is None:
         batch = size * dp
-        given.assume(f"a batch of {batch}, one micro-batch of each replica: no --global-batch-size")
+        sentence = f"a batch of {batch}, one micro-batch of each replica: no --global-batch-size"
+        given.assume(sentence, *BATCH)
     if batch % (size * dp) or not batch:
         given.refuse("--global-batch-size", f"{size} x {dp} replicas do not divide {batch}")
     return {"microbatch_size": size, "microbatches": batch // (size * dp)}

@@ -98,6 +98,7 @@ OF_LITTLE_EFFECT = {
     "deterministic kernels may be slower": "deterministic-mode",
     "garbage collection of Python is not modelled": "manual-gc*",
     "norms of heads are not counted": "qk-layernorm qk-l2-norm",
+    "biases of queries, keys and values are few parameters": "add-qkv-bias",
     "the router's precision is not modelled": "moe-router-dtype moe-router-padding-*",
     "order of parallel groups: tp, cp, dp, pp is predicted": "use-tp-pp-dp-mapping",
     "user buffers' settings are not modelled": "tp-comm-overlap-* tp-comm-bootstrap-*",

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from bfpp.launchers.sources.gpu_counts import GpuCount, gpu_count
+
 if TYPE_CHECKING:  # all commands load this module, and few the settings
     from bfpp.launchers.arguments import Words
-
-NODES = ("--nnodes", "--nodes", "-N", "--num-nodes", "--num_nodes")
-OF_NODE = (
-    "--nproc-per-node", "--ntasks-per-node", "--gpus-per-node", "--gres", "--num-gpus", "--npernode"
-)  # fmt: skip
-PROCESSES = ("--ntasks", "-n", "-np", "--np")
-"""Options of torchrun, srun, sbatch, mpirun and DeepSpeed, with `_` as `-`."""
 
 LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "mpiexec", "deepspeed",
              "ft_launcher", "uv", "accelerate", "run_train.sh")  # fmt: skip
 """Programs that start training."""
 
 _FLAG = re.compile(r"--?[A-Za-z_]")
-_LAST_NUMBER = re.compile(r"(?:.*[:=])?([0-9]{1,6})")
 _RUNNERS = re.compile(r"torch\.distributed\.(run|launch)")
 
 
 class Program(NamedTuple):
-    """A program that trains: its name, its settings, and on how many GPUs, if that is said."""
+    """A program that trains: its name, its settings, other words, and on how many GPUs."""
 
     name: str
     given: dict[str, Words]
     others: tuple[str, ...]
-    gpus: int | None
+    devices: GpuCount
 
 
 def is_command(text: str) -> bool:
@@ -52,7 +45,7 @@ def program_of(words: Sequence[str], environment: Mapping[str, str]) -> Program 
     if at is None:
         return None
     given, others = settings_of(words[at + 1 :])
-    return Program(words[at], given, tuple(others), _gpus(words[:at], environment))
+    return Program(words[at], given, tuple(others), gpu_count(words[:at], environment))
 
 
 def _program_at(words: Sequence[str]) -> int | None:
@@ -77,36 +70,6 @@ def settings_of(words: Sequence[str]) -> tuple[dict[str, Words], list[str]]:
         else:
             values.append(word)
     return {name: tuple(values) for name, values in settings.items()}, others
-
-
-def batch_gpus(words: Sequence[str]) -> int | None:
-    """The number of GPUs that options of sbatch say."""
-    return _gpus(words, {})
-
-
-def _gpus(words: Sequence[str], environment: Mapping[str, str]) -> int | None:
-    """The number of processes that a launcher starts, by its options or by `WORLD_SIZE`."""
-    said = {name.replace("_", "-"): number for name, number in _numbers(words)}
-    nodes, of_node, all_ = (
-        next((said[name] for name in names if name in said), None)
-        for names in (NODES, OF_NODE, PROCESSES)
-    )
-    if of_node is not None:
-        return of_node * (nodes or 1)
-    if all_ is not None:
-        return all_
-    for name in ("WORLD_SIZE", "NGPU"):
-        if (match := _LAST_NUMBER.fullmatch(environment.get(name, ""))) is not None:
-            return int(match[1])
-    return None
-
-
-def _numbers(words: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """The options whose value is a number, or ends with one (`1:4`, `gpu:8`)."""
-    for word, after in pairwise([*words, ""]):
-        name, mark, value = word.partition("=")
-        if name.startswith("-") and (match := _LAST_NUMBER.fullmatch(value if mark else after)):
-            yield name, int(match[1])
 
 
 def _base(word: str) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bfpp.launchers.arguments import FIELD
 from bfpp.launchers.sources.documents import text_of_file
+from bfpp.launchers.sources.gpu_counts import slurm_variables
 from bfpp.launchers.sources.shell_words import END, Token, expand, tokens
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.reading import exists
@@ -56,7 +57,6 @@ class Script(NamedTuple):
     commands: tuple[Command, ...]
     variables: dict[str, Value]
     left_out: tuple[tuple[int, str], ...]
-    batch: tuple[str, ...]
 
 
 class _Reader:
@@ -64,11 +64,10 @@ class _Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.batch: list[str] = []
         self.followed = 0
         self.nested: list[int] = []
         """Lines whose files or texts are read now, the outermost first."""
-        self.variables: dict[str, Value] = {}
+        self.variables: dict[str, Value] = {"@": []}  # a script is read without arguments
         self.commands: list[Command] = []
         self.left_out: list[tuple[int, str]] = []
         self.branches: list[list[bool | None]] = []
@@ -173,11 +172,12 @@ class _Reader:
             files = [self.folder / _UNKNOWN_FOLDER.sub("", field) for field in fields[1:]]
             file = next((each for each in files if exists(each) and each.is_file()), None)
             text = text_of_file(str(file)) if file else None
-            self.batch += _batch_words(text or "")
+            self.variables |= slurm_variables(_batch_words(text or ""))
         if text is None:
             return False
         self.followed += 1
-        self.batch += fields[1:] if program == BATCH else []
+        if program == BATCH:
+            self.variables |= slurm_variables(fields[1:])
         first = len(self.commands)
         self.nested.append(line)
         self.read([*_statements(text)])
@@ -231,14 +231,14 @@ def _appended(before: Value | None, value: Value) -> Value:
 def read_script(path: str, text: str) -> Script:
     """The commands of a script; raises `InvalidConfiguration` where its quotes are not closed."""
     reader = _Reader(Path(path).parent)
+    reader.variables |= slurm_variables(_batch_words(text))
     try:
         reader.read([*_statements(text)])
     except InvalidInput as error:
         raise InvalidConfiguration(FIELD, f"{path} is not a shell script: {error}") from None
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
-    batch = (*_batch_words(text), *reader.batch)
-    return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out), batch)
+    return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out))
 
 
 def _batch_words(text: str) -> list[str]:

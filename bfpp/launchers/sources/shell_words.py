@@ -26,7 +26,7 @@ OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&"
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
-_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[@\]\}")
+_ARRAY = re.compile(r"\$(?:\{([A-Za-z_]\w*)\[@\]\}|\{?(@)\}?)")
 _NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 
 
@@ -220,7 +220,7 @@ def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -
         elif letter == '"' and not quoted:
             end = _after_part(text, at)
             array = _ARRAY.fullmatch(text, at + 1, end - 1)
-            if array is None or variables.get(array[1]) != []:
+            if array is None or variables.get(array[1] or array[2]) != []:
                 fields.add("")
             _expand(text[at + 1 : end - 1], variables, fields, quoted=True)
         elif letter == "$":

@@ -15,6 +15,7 @@ FLAVORS = {
     ("llama3", "70B"): "meta-llama/Meta-Llama-3-70B",
     ("llama3", "405B"): "meta-llama/Meta-Llama-3.1-405B",
     ("deepseek_v3", "16B"): "deepseek-ai/DeepSeek-V2-Lite",
+    ("deepseek_v3", "236B"): "deepseek-ai/DeepSeek-V2",
     ("deepseek_v3", "671B"): "deepseek-ai/DeepSeek-V3",
     ("qwen3", "0.6B"): "Qwen/Qwen3-0.6B",
     ("qwen3", "1.7B"): "Qwen/Qwen3-1.7B",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.launchers.arguments import (
+    GPUS,
     LIST,
     NUMBER,
     SWITCH,
@@ -164,7 +165,8 @@ def _degrees(given: Arguments, gpus: int | None) -> Values:
         rest = (gpus or 0) // (tp * pp * cp * replicas)
         shards = max(rest, 1)
         if not rest:
-            given.assume(f"{tp * pp * cp * replicas} GPUs, the fewest that the degrees allow")
+            sentence = f"{tp * pp * cp * replicas} GPUs, the fewest that the degrees allow"
+            given.assume(sentence, *GPUS)
     _ = given["parallelism.expert_tensor_parallel_degree"]
     values: Values = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": replicas * shards}
     if shards > 1 and replicas > 1:

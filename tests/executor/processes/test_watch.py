@@ -110,10 +110,10 @@ def test_a_failure_is_told_with_what_its_thread_was_in(
 
 NO_ROOM = {
     "[enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
-    "tried to allocate 4200000000 bytes. Error code 12 (Cannot allocate memory)": "4.2 GB",
+    "tried to allocate 4200000000 bytes. Error code 12 (Cannot allocate memory)": "3.91 GiB",
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
-    "which 4.00 MiB is free.": "21 MB",
-    "Unable to allocate 8.00 GiB for an array with shape (1073741824,)": "8.59 GB",
+    "which 4.00 MiB is free.": "20 MiB",
+    "Unable to allocate 8.00 GiB for an array with shape (1073741824,)": "8 GiB",
     "CUDA error: out of memory": "",
 }
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import pytest
 
 from bfpp.launchers.frameworks import framework_config
-from bfpp.launchers.megatron.published import FURTHER
 from bfpp.launchers.sources.command_words import settings_of
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.presets.files import preset_names
 
 THEIRS = {
     "deepseek-v3": (
@@ -59,7 +57,3 @@ def test_a_published_model_has_the_flags_of_megatron_lms_own_examples(name: str)
     ours, _ = settings_of(text.replace("'", "").replace("\\\n", " ").split()[2:])
     theirs, _ = settings_of(THEIRS[name].split())
     assert {flag: ours.get(flag) for flag in theirs} == theirs
-
-
-def test_flags_are_of_presets() -> None:
-    assert FURTHER.keys() <= set(preset_names("model"))

@@ -59,6 +59,7 @@ SCRIPTS = {
     "documents": "cat <<EOF >/dev/null\nshow $A not\nEOF\nshow it",
     "words within": 'A="--x 1 --y 2"\nshow $A\nshow "$A" pre${A}post',
     "escapes": 'show a\\ b "c\\"d" \\$A "\\$B" \\\\',
+    "no arguments": 'show "$@" --x "a $@" $@ end',
     "empty": 'A=""\nshow $A "$A" end',
 }  # fmt: skip
 
@@ -166,7 +167,14 @@ def test_files_that_are_sourced_and_texts_that_a_shell_runs_are_read(tmp_path: P
     assert [each.words[0] for each in found.commands if "nowhere.sh" in each.words[-1]] == [
         "source"
     ]
-    assert found.batch == ("--gres=gpu:4", "--ntasks-per-node=8", "--nodes=4", "step.sh")
+    job = {name: text for name, text in found.variables.items() if name.startswith("SLURM")}
+    assert job == {
+        "SLURM_GPUS_PER_NODE": "4",
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_NTASKS_PER_NODE": "8",
+        "SLURM_NNODES": "4",
+        "SLURM_JOB_NUM_NODES": "4",
+    }
     assert [each.line for each in found.commands if "show" in each.words][:2] == [1, 4]
 
 

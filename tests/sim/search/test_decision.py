@@ -257,7 +257,7 @@ def test_other_values_hold_for_all(search, answer):
             "--model deepseek-v3 --fix tp=4",
             "a batch of 8: tp: experts with tensor parallelism need --sequence-parallel",
         ),
-        ("--max-memory much", "must be a size above 0, as in 60GB, not 'much'"),
+        ("--max-memory much", "must be a size above 0, as in 60GiB, not 'much'"),
         ("--max-memory 600GB", "--max-memory: a device of dgx1-v100 has 32 GiB"),
         ("--jitter-quantile 2", "--jitter-quantile: must be from 0 to 1, not 2"),
     ],

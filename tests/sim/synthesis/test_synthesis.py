@@ -469,10 +469,10 @@ def test_the_command_says_the_peak_and_its_bound(bfpp, answer) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("--memory-limit x", "--memory-limit: 'x' must be a number above 0, or a size as in 40GB"),
+        ("--memory-limit x", "--memory-limit: 'x' must be a number above 0, or a size as in 40GiB"),
         (
             "--memory-limit 3B",
-            "--memory-limit: '3B' must be a number above 0, or a size as in 40GB",
+            "--memory-limit: '3B' must be a number above 0, or a size as in 40GiB",
         ),
         (
             "--memory-limit 2,3GB",

@@ -64,7 +64,7 @@ def test_a_prediction(made_up: Prediction, capsys: pytest.CaptureFixture[str]) -
     print_cautions([made_up])
     print_not_modelled(made_up)
     require_golden("printed/prediction.txt", capsys.readouterr().out)
-    assert made_up.shortage == "84.2 of 80 GB"
+    assert made_up.shortage == "84.2 of 80 GiB"
 
 
 def test_measured_memory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,14 @@ def test_a_pass_through_several_units_has_one_number(opened: Callable[..., Page]
 
 
 @in_browser
+def test_a_pass_of_units_under_a_pixel_has_its_number(opened: Callable[..., Page]) -> None:
+    shown = timeline("1f1b", Layout(2, 3, units_per_stage=1200), AbstractCosts())
+    page = opened(Panel("", shown))
+    written = re.findall(r">(\d)</text>", page.get("bfpp.pictureAsSvg()"))
+    assert sorted(written) == sorted("012" * 4)
+
+
+@in_browser
 def test_what_decides_stands_above_the_picture(opened: Callable[..., Page]) -> None:
     said = ("does not fit: 93 of 80 GiB", "MFU 40%")
     page = opened(Panel("A", small(), headline=said, falls_short=True), title="A")

@@ -68,7 +68,8 @@ function arranged(panel) {
   tasksOfLanes(panel).forEach((tasks, at) => {
     const operations = new Set();
     for (const task of tasks) operations.add(panel.operation[task]);
-    Object.assign(panel.lanes[at], { tasks, operations, levels: levelsOf(panel, tasks) });
+    const levels = levelsOf(panel, tasks), passes = passesAmong(panel, panel.lanes[at], tasks);
+    Object.assign(panel.lanes[at], { tasks, operations, levels, passes });
   });
   return panel;
 }
@@ -91,6 +92,22 @@ function tasksOfLanes({ lanes, lane, peerLane, start, duration }) {
     if (row.some((task, at) => at > 0 && start[task] < start[row[at - 1]]))
       row.sort((one, other) => start[one] - start[other]);
   return tasks;
+}
+
+// The places in a row of compute where a pass through several units begins, and the row's end. A
+// unit goes on with the pass if no gap before it is longer than the one that it follows.
+function passesAmong({ operation, microbatch, start, duration }, { size }, tasks) {
+  const begins = [];
+  if (size !== "compute") return Int32Array.of(0);
+  for (let at = 0; at < tasks.length; at++) {
+    const task = tasks[at], before = tasks[at - 1];
+    const goesOn = at > 0 && operation[task] === operation[before]
+      && microbatch[task] === microbatch[before]
+      && start[task] - start[before] <= 2 * duration[before];
+    if (!goesOn) begins.push(at);
+  }
+  begins.push(tasks.length);
+  return Int32Array.from(begins);
 }
 
 function levelsOf({ start, duration, colour, paints }, tasks) {

@@ -79,7 +79,8 @@ function drawTasks(panel, pen, row, { view: [from, to], width, top, look }) {
   const pixels = Math.round(width * pen.scale), pixel = (to - from) / pixels;
   const { line, wide } = paintRow(panel, row, from, pixel, pixels);
   pen.row(panel.left, top, row.height, line, look);
-  for (const [task, begin, end] of passesOf(panel, wide)) {
+  const passes = [...passesOf(panel, wide), ...narrowPasses(panel, row, from, pixel, pixels)];
+  for (const [task, begin, end] of passes) {
     const room = (end - begin) / pen.scale, [label, digits, counts] = labelOf(panel, task);
     const letters = Math.min(12, row.height - 3, (room - 4) / (digits * 0.6));
     if (letters < SMALLEST || !label) continue;
@@ -96,6 +97,31 @@ function passesOf(panel, wide) {
     if (carriesOn(panel, passes.at(-1), task)) passes.at(-1)[2] = task[2];
     else passes.push([...task]);
   return passes;
+}
+
+// Passes whose units are narrower than a pixel in the mean, if there is room for numbers at all.
+function narrowPasses(panel, { tasks, passes }, from, pixel, pixels) {
+  const narrow = [], shown = within(panel, tasks, from, from + pixel * pixels);
+  let [at, after] = shown.map((place) => passOf(passes, place));
+  if (after - at > pixels / SMALLEST) return narrow;
+  for (; at < Math.min(after + 1, passes.length - 1); at++) {
+    const units = passes[at + 1] - passes[at], first = tasks[passes[at]];
+    const left = (panel.start[first] - from) / pixel;
+    const right = (endOf(panel, tasks[passes[at + 1] - 1]) - from) / pixel;
+    if (right - left <= units && left < pixels && right > 0)
+      narrow.push([first, Math.max(left, 0), Math.min(right, pixels)]);
+  }
+  return narrow;
+}
+
+// The pass that a place in a row is part of.
+function passOf(passes, place) {
+  let low = 0, high = passes.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (passes[middle] > place) high = middle - 1; else low = middle;
+  }
+  return low;
 }
 
 // A task's label, the digits for which there must be room (the same in the whole row), and the kind
