@@ -25,9 +25,27 @@ def test_lists_and_histograms_in_the_text():
     assert counted("lengths", "1:3,5").largest == 5
 
 
+@pytest.mark.parametrize("text", ["64-4096:6000", "64 - 4096 : 6000, 9:0"])
+def test_bins_are_spread_evenly_over_the_logarithm(text):
+    found = counted("lengths", text)
+    assert found.counts.sum() == 6000
+    assert (found.numbers[0] >= 64) & (found.largest <= 4096)
+    for edge in (128, 256, 512, 1024, 2048):  # sixths of the bin, each within a part of 32
+        below = found.counts[found.numbers < edge].sum()
+        assert below / 6000 == pytest.approx(np.log2(edge / 64) / 6, abs=1 / 32)
+    assert found.mean == pytest.approx((4096 - 64) / np.log(64), rel=0.01)
+
+
+def test_bins_that_hold_few_or_narrow_numbers():
+    assert read("7-7:3,8-9:4") == {7: 3, 8: 2, 9: 2}
+    assert sum(read("1-1000000:3").values()) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "text", "numbers"),
     [
+        ("bins.csv", "length,count\n7-7,2\n1-1,3\n", {1: 3, 7: 2}),
+        ("bare.csv", "7-7,2\n9,3\n", {7: 2, 9: 3}),
         ("plain.txt", "512\n4096\n\n512\n", {512: 2, 4096: 1}),
         ("one.csv", "512\n4096\n", {512: 1, 4096: 1}),
         ("two.csv", "512,3\n4096,1\n", {512: 3, 4096: 1}),
@@ -63,6 +81,9 @@ def test_columns_of_parquet_files(tmp_path, column, numbers):
     [
         ("many", "is not a list of numbers"),
         ("512:x", "is not a list of numbers"),
+        ("9-8:1", "is not a list of numbers"),
+        ("0-8:1", "is not a list of numbers"),
+        ("-5", "is not a list of numbers"),
         ("0:0", "holds no numbers"),
         ("absent.csv", "absent.csv: No such file"),
         ("9999999999", "out of range"),
