@@ -180,7 +180,7 @@ class Prediction(Result):
         places = range(len(joint.graph.replicas))
         timelines = [replace(joint.of(place), about=about) for place in places]
         shown = int(np.argmax(self.uneven.of_replica == self.uneven.slowest))
-        return Replicas(timelines, self.uneven.of_replica, shown)
+        return Replicas(timelines, self.uneven.of_replica, shown, joint.graph.groups)
 
     @cached_property
     def held(self) -> Sequence[MemoryRecord]:

@@ -138,7 +138,7 @@ class Result:
             "bubble": bubble(self.timeline),
             "bubble_fraction": bubble_fraction(self.timeline),
             "span": span(self.ranks),
-            "period": period(self.timeline),
+            "period": period(self.timeline, self.replicas),
             "tasks": len(self.timeline.graph),
             **self.software,
             **self.origin(),

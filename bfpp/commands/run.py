@@ -189,7 +189,7 @@ def _write_trace(
         raise InvalidConfiguration("trace", "no step is left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
-    replicas = replicas_of(outcome.columns, plan.graph)
+    replicas = replicas_of(outcome.columns, plan.graph, plan.dp_replicate)
     timeline = replace(timeline, about=about(job), memory=memory, replicas=replicas)
     with options.trace.written() as path:
         save_timeline(timeline, path)

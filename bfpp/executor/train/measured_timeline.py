@@ -129,7 +129,7 @@ def timeline_of(columns: Seconds, graph: TaskGraph, replica: int = 0) -> Timelin
     return Timeline(graph, own[START], own[END], "measured", posted=own[POSTED], ready=own[READY])
 
 
-def replicas_of(columns: Seconds, graph: TaskGraph) -> Replicas | None:
+def replicas_of(columns: Seconds, graph: TaskGraph, groups: int = 1) -> Replicas | None:
     """The timelines of all replicas' step, from its first start on; None of a single one."""
     if len(columns) == 1:
         return None
@@ -138,4 +138,4 @@ def replicas_of(columns: Seconds, graph: TaskGraph) -> Replicas | None:
         Timeline(graph, each[START], each[END], "measured", posted=each[POSTED], ready=each[READY])
         for each in own
     ]
-    return Replicas(timelines, np.arange(len(timelines), dtype=np.int32))
+    return Replicas(timelines, np.arange(len(timelines), dtype=np.int32), groups=groups)

@@ -5,9 +5,10 @@ and a list of seconds for each task: `start`, `end`, and `posted` and `ready`
 where they were measured (else null). A file is compressed if its name ends in
 `.gz`, and is read either way. `memory` is that of ranks, where it is known
 (`bfpp.traces.formats.memory_json`). `replicas`, where they differ, has columns of seconds for each
-that differs (`times`), which of these each replica has (`of_replica`), and the replica that all
-else is of (`shown`). A timeline that was read can be drawn and counted: its
-tasks are on lanes of their ranks, and depend only on tasks of smaller numbers.
+that differs (`times`), which of these each replica has (`of_replica`), how many `groups` they are
+in (with hybrid sharding), and the replica that all else is of (`shown`). A timeline that was read
+can be drawn and counted: its tasks are on lanes of their ranks, and depend only on tasks of smaller
+numbers.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def write_timeline(timeline: Timeline) -> str:
     if timeline.replicas:
         record["replicas"] = {
             "shown": timeline.replicas.shown,
+            "groups": timeline.replicas.groups,
             "of_replica": timeline.replicas.of_replica.tolist(),
             "times": [_columns(each) for each in timeline.replicas.timelines],
         }
@@ -152,11 +154,15 @@ def _replicas(record: object, timeline: Timeline) -> Replicas:
         raise MalformedTimeline("replicas: there are no times of each")
     if not isinstance(places, list) or not {*map(type, places)} == {int}:
         raise MalformedTimeline("replicas: of_replica does not hold numbers")
-    shown = record["shown"]
+    shown, groups = record["shown"], record["groups"]
     if not {*places} <= {*range(len(listed))} or shown not in range(len(places)):
         raise MalformedTimeline(f"replicas: of_replica or shown is not one of {len(listed)}")
+    if type(groups) is not int or groups < 1 or len(listed) % groups:
+        raise MalformedTimeline(f"replicas: {len(listed)} cannot be in groups")
+    if groups > 1 and not timeline.graph.communication.hybrid:
+        raise MalformedTimeline("replicas: without hybrid sharding, they are one group")
     own = [_of_times(each, timeline.graph, timeline.source, timeline.about) for each in listed]
-    return Replicas(own, np.array(places, dtype=np.int32), int(shown))
+    return Replicas(own, np.array(places, dtype=np.int32), int(shown), groups)
 
 
 def _seconds(values: object, name: str, tasks: int) -> Seconds:

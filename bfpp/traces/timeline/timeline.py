@@ -138,7 +138,8 @@ class Timeline:
 class Replicas:
     """Timelines of one graph, on one clock; `of_replica` has the place of each replica's.
 
-    `shown` is the replica whose timeline is the step's.
+    `shown` is the replica whose timeline is the step's. The timelines are of replicas in as many
+    `groups` of equal size: more than one with hybrid sharding.
 
     >>> import bfpp, numpy
     >>> step = bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline
@@ -149,6 +150,7 @@ class Replicas:
     timelines: Sequence[Timeline]
     of_replica: Integers
     shown: int = 0
+    groups: int = 1
 
     def of(self, replica: int) -> Timeline:
         """The timeline of a replica; raises `InvalidConfiguration` where there is none."""

@@ -96,6 +96,9 @@ def test_replicas_come_back():
         ({"of_replica": [0, 2, 0]}, "not one of 2"),
         ({"shown": 3}, "not one of 2"),
         ({"shown": [0]}, "not one of 2"),
+        ({"groups": 0}, "cannot be in groups"),
+        ({"groups": True}, "cannot be in groups"),
+        ({"groups": 2}, "without hybrid sharding"),
     ],
 )
 def test_replicas_that_are_none_are_refused(wrong, words):
@@ -105,7 +108,7 @@ def test_replicas_that_are_none_are_refused(wrong, words):
         read_timeline(json.dumps(record))
 
 
-@pytest.mark.parametrize("missing", ["times", "of_replica", "shown"])
+@pytest.mark.parametrize("missing", ["times", "of_replica", "shown", "groups"])
 def test_replicas_without_a_key_are_refused(missing):
     record = of_replicas()
     del record["replicas"][missing]
