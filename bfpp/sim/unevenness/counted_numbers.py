@@ -11,19 +11,16 @@ evenly over the logarithm, as those of a long tail are within powers of two.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Offsets
-from bfpp.schedules.reading import read_file
 from bfpp.sim.presets.numbers import whole
+from bfpp.sim.unevenness.csv_rows import csv_rows, file_contents
 
 COUNT = "count"
 """The column that says how often a number occurs."""
@@ -86,12 +83,12 @@ def _row(number: str, count: str) -> tuple[Bin, int] | None:
     read = [whole(each.strip()) for each in (low, high if dash else low, count)]
     if None in read or (dash and not 1 <= (read[0] or 0) <= (read[1] or 0)):
         return None
-    least, most, often = (each or 0 for each in read)
+    least, most, often = (min(each or 0, MOST + 1) for each in read)
     return (least, most), often
 
 
 def _of_bins(field: str, what: str, rows: Sequence[tuple[Bin, int]]) -> CountedNumbers:
-    numbers, counts = [], []
+    numbers, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for (least, most), often in rows:
         if least == most or often < 1:
             numbers.append(np.array([least]))
@@ -116,16 +113,17 @@ def _checked(field: str, what: str, numbers: Offsets, counts: Offsets | None) ->
 
 def _of_lines(field: str, path: str) -> CountedNumbers:
     """The numbers of a CSV file's column, or of a file's lines."""
-    lines = _contents(field, path).decode("utf-8-sig", errors="replace").splitlines()
-    rows = [row for row in csv.reader(io.StringIO("\n".join(lines))) if any(map(str.strip, row))]
+    rows = csv_rows(field, path)
     if not rows:
         raise InvalidConfiguration(field, f"{path} holds no numbers")
-    header = [each.strip() for each in rows[0]]
+    header = rows[0]
     if _row(header[0], "1") is None:
         rows = rows[1:]
     else:
         header = ["", COUNT][: len(header)]
     names = [name for name in header if name != COUNT]
+    if not names:
+        raise InvalidConfiguration(field, f"{path} has no column but {COUNT}")
     at = header.index(field.rstrip("s")) if field.rstrip("s") in header else header.index(names[0])
     often = header.index(COUNT) if COUNT in header else None
     read = []
@@ -149,11 +147,13 @@ def _of_parquet(field: str, stem: str, column: str) -> Offsets:
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(BufferReader(_contents(field, path))) as file:
+        with ParquetFile(BufferReader(file_contents(field, path))) as file:
             names = file.schema_arrow.names
             if column not in (names if column else [column]):
                 known = ", ".join(names)
                 raise InvalidConfiguration(field, f"{path} has no column {column}; it has {known}")
+            if not names:
+                raise InvalidConfiguration(field, f"{path} has no columns")
             name = column or names[0]
             read = file.read(columns=[name]).column(name).combine_chunks().drop_null()
         kind = read.type
@@ -166,10 +166,3 @@ def _of_parquet(field: str, stem: str, column: str) -> Offsets:
         reason = str(error).partition("\n")[0]
         raise InvalidConfiguration(field, f"{path} holds no such numbers: {reason}") from None
     return numbers
-
-
-def _contents(field: str, path: str) -> bytes:
-    try:
-        return read_file(Path(path))
-    except OSError as error:
-        raise InvalidConfiguration(field, f"{path}: {error.strerror or error}") from None

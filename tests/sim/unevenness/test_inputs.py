@@ -96,7 +96,14 @@ def test_what_are_no_numbers_is_refused(text, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "holds no numbers"), ("length,count\n1,x\n", "row 1 does not hold"), ("a,b\n1\n2", "")],
+    [
+        ("", "holds no numbers"),
+        ("length,count\n", "holds no numbers"),
+        ("count\n3\n", "has no column but count"),
+        ("length\n" + "9" * 200_000, "field larger than"),
+        ("length,count\n1,x\n", "row 1 does not hold"),
+        ("a,b\n1\n2", ""),
+    ],
 )
 def test_files_without_numbers_are_refused(tmp_path, text, words):
     (tmp_path / "wrong.csv").write_text(text)
@@ -160,6 +167,9 @@ def test_loads_of_experts(tmp_path):
         "layer,expert\n0,0\n": "has no column count",
         "layer,expert,count\n": "holds no loads",
         "layer,expert,count\n0,0\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,-1\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,9999999999999999999999\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,0\n": "holds no loads",
     }.items():
         path.write_text(text)
         with pytest.raises(InvalidConfiguration, match=words):
