@@ -27,7 +27,7 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, Secon
 from bfpp.schedules.errors import InvalidInput
 
 
-class Numbered(NamedTuple):
+class NumberedNodes(NamedTuple):
     """Nodes in an order in which they could run, and the dependencies of each.
 
     `place` is the node of each task, then that of each meeting, which takes no time. Each node has
@@ -87,7 +87,7 @@ class JointTasks:
         return has
 
     @cached_property
-    def numbered(self) -> Numbered:
+    def numbered(self) -> NumberedNodes:
         """The tasks in an order in which they could run; raises like `replay`."""
         tasks, meets = len(self), np.flatnonzero(self.meets)
         met, which = np.unique(self.meeting[meets], return_inverse=True)
@@ -99,7 +99,7 @@ class JointTasks:
         place = _places(before, after, nodes)
         ahead = place[before].astype(np.int32)
         lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
-        return Numbered(place, group_by(place[after], ahead, nodes), lanes)
+        return NumberedNodes(place, group_by(place[after], ahead, nodes), lanes)
 
 
 def _places(before: Integers, after: Integers, nodes: int) -> Offsets:
