@@ -90,10 +90,10 @@ def add_arguments(parser: Parser) -> None:
         "of a saved timeline, compare with another one",
     )
     add_output(
-        parser.add_argument_group("jobs"),
+        parser.add_argument_group("jobs, and replicas that differ"),
         "--html",
         [formats.HTML],
-        "a page of a job: its workers, its steps, the worst one and the even one",
+        "a page: workers, the worst step and the even one, remedies",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -116,10 +116,13 @@ def run(options: argparse.Namespace) -> int:
         return explain_traces(options)
     if options.traces:
         raise InvalidInput(f"TRACE: {options.traces[0]}: further files are of traces alone")
-    if options.html:
-        raise InvalidConfiguration("html", "is of jobs alone; bfpp show draws a timeline")
     is_saved = is_timeline_file(options.schedule)
+    if options.html and is_saved:
+        raise InvalidConfiguration("html", "is of no timeline; bfpp show draws one")
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)
+    if options.html and isinstance(base.result, Prediction) and base.result.uneven is None:
+        reason = "is of jobs and of experiments whose replicas differ; bfpp simulate draws others"
+        raise InvalidConfiguration("html", reason)
     if options.json:
         differences = [
             {"case": text, **before.difference(after), **_unknown(after)}
@@ -135,6 +138,10 @@ def run(options: argparse.Namespace) -> int:
             )
         for text, (before, after) in cases.items():
             _print_difference(text, before, after)
+    if options.html:
+        from bfpp.reports.jobs.uneven_page import write_uneven_page  # figures, as of a job
+
+        write_uneven_page(options.html, base)
     return 0
 
 
