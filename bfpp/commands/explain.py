@@ -10,6 +10,7 @@ from rich.text import Text
 
 from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
+from bfpp.api.recorded.timers import is_timer_log
 from bfpp.api.results import NOISE
 from bfpp.api.saved import (
     NOT_MEASURED,
@@ -53,6 +54,7 @@ def add_arguments(parser: Parser) -> None:
         "FILE.json, FILE.json.gz: a saved timeline, as it ran, or a job from bfpp import",
         "FILE.parquet: the operations of a job, of many steps and replicas",
         "TRACE.json, TRACE.json.gz, TRACE.sqlite: a rank's trace from torch.profiler or Nsight",
+        "FILE.log, FILE.txt, FILE.out: a log of Megatron-LM with its timers",
     )
     parser.add_argument(
         "traces",
@@ -114,6 +116,10 @@ def run(options: argparse.Namespace) -> int:
         from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
 
         return explain_traces(options)
+    if is_timer_log(options.schedule):
+        from bfpp.reports.jobs.timers import explain_timers  # most often, it is no log
+
+        return explain_timers(options)
     if options.traces:
         raise InvalidInput(f"TRACE: {options.traces[0]}: further files are of traces alone")
     is_saved = is_timeline_file(options.schedule)

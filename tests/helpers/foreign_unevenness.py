@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
 import bfpp
+from bfpp.api.recorded.timers import load_timers
 from bfpp.sim.experiment.uneven import replicated_step, steps_of
 from bfpp.sim.unevenness.counted_numbers import counted
 from bfpp.sim.unevenness.documents import packed
@@ -57,7 +59,20 @@ def _uneven(text: str) -> object:
     return steps_of(experiment, experiment.graph(), experiment.costs).seconds
 
 
+LOG = (
+    " iteration 7/ 50 | elapsed time per iteration (ms): 512.5 |\ntimes across ranks (ms):\n"
+    "  forward-compute:\n     rank  0: 1.50\n     rank  1: 2.00\n"
+    "(min, max) time across ranks (ms):\n    optimizer ....: (9.00, 10.00)\n"
+    "time (ms) | forward-compute: 58.16 | optimizer: 1.0\n"
+)
+
+
+def _timers(name: str) -> object:
+    return json.dumps(load_timers(Path(name), "LOG").record(), allow_nan=False)
+
+
 READERS = {
+    "timers of Megatron-LM": Reader(texts(LOG), of_file("run.log", _timers), TEXT),
     "lengths of documents": Reader(
         texts("length,count\n512-1024,10\n4096,3\n", "512\n4096\n", "id,length\n1,7\n"),
         of_file("lengths.csv", _lengths),
