@@ -36,6 +36,7 @@ from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table
+from bfpp.traces.formats.chakra import is_chakra
 from bfpp.traces.timeline.units import in_words
 
 SENSITIVITIES_SHOWN = 12
@@ -116,6 +117,9 @@ def run(options: argparse.Namespace) -> int:
         from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
 
         return explain_traces(options)
+    if is_chakra(Path(options.schedule)):
+        reason = "is a Chakra trace: bfpp import makes a timeline of those of --chakra; others"
+        raise InvalidInput(f"TRACE: {options.schedule}: {reason} have no start times")
     if is_timer_log(options.schedule):
         from bfpp.reports.jobs.timers import explain_timers  # most often, it is no log
 

@@ -26,7 +26,14 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.errors import InvalidFile
 from bfpp.schedules.formats.graph_json import MalformedGraph, graph_record, recorded_graph
-from bfpp.schedules.reading import NotJson, not_of_format, parsed, read_file
+from bfpp.schedules.reading import (
+    NO_TIMES,
+    NotJson,
+    is_execution_trace,
+    not_of_format,
+    parsed,
+    read_file,
+)
 from bfpp.schedules.validity.structure import columns, numbering
 from bfpp.traces.formats.memory_json import MalformedMemory, memory_record, recorded_memory
 from bfpp.traces.formats.text_files import written
@@ -106,6 +113,8 @@ def read_timeline(text: str | bytes) -> Timeline:
         isinstance(record, dict) and "traceEvents" in record
     ):
         raise MalformedTimeline("is a trace: bfpp import makes a timeline of it")
+    if is_execution_trace(record):
+        raise MalformedTimeline(f"is an execution trace of PyTorch, which {NO_TIMES}")
     if fault := not_of_format(record, "a timeline", FORMAT):
         raise MalformedTimeline(fault)
     return recorded_timeline(record)
