@@ -6,6 +6,10 @@ from .api.predictions import Prediction as Prediction
 from .api.predictions import predict as predict
 from .api.predictions import simulate as simulate
 from .api.print_figures import write_svg as write_svg
+from .api.recorded.kernels import TraceExplanation as TraceExplanation
+from .api.recorded.kernels import explain_traces as explain_traces
+from .api.recorded.stragglers import JobExplanation as JobExplanation
+from .api.recorded.stragglers import explain_job as explain_job
 from .api.running.training import train as train
 from .api.sweeping import ResultRow as ResultRow
 from .api.sweeping import ResultRows as ResultRows
@@ -29,14 +33,18 @@ from .schedules.orders.steps import backward as backward
 from .schedules.orders.steps import backward_input as backward_input
 from .schedules.orders.steps import backward_weight as backward_weight
 from .schedules.orders.steps import forward as forward
+from .schedules.replicas.joint_graph import JointGraph as JointGraph
+from .schedules.replicas.joint_graph import joined as joined
 from .schedules.validity import Violation as Violation
 from .schedules.validity import violations as violations
+from .schedules.validity.meetings import joint_violations as joint_violations
 from .sim.cluster.cluster import Cluster as Cluster
 from .sim.cluster.cluster import load_cluster as load_cluster
 from .sim.costs.abstract import AbstractCosts as AbstractCosts
 from .sim.costs.physical import PhysicalCosts as PhysicalCosts
 from .sim.engines.cost_model import CostModel as CostModel
 from .sim.engines.cost_model import Costs as Costs
+from .sim.engines.engines import simulate_joint as simulate_joint
 from .sim.experiment.experiment import Experiment as Experiment
 from .sim.experiment.experiment import experiment_of as experiment_of
 from .sim.models.model import Transformer as Transformer
@@ -50,8 +58,11 @@ from .traces.formats.perfetto_writing import write_perfetto as write_perfetto
 from .traces.formats.timeline_json import load_timeline as load_timeline
 from .traces.formats.timeline_json import save_timeline as save_timeline
 from .traces.page.html import write_html as write_html
+from .traces.stragglers.gains import Remedy as Remedy
+from .traces.timeline.joint_timeline import JointTimeline as JointTimeline
 from .traces.timeline.metrics import bubble as bubble
 from .traces.timeline.metrics import rank_metrics as rank_metrics
+from .traces.timeline.timeline import Replicas as Replicas
 from .traces.timeline.timeline import Timeline as Timeline
 
 __version__: str
@@ -69,17 +80,23 @@ __all__ = [
     "Explanation",
     "InvalidConfiguration",
     "InvalidInput",
+    "JobExplanation",
+    "JointGraph",
+    "JointTimeline",
     "Layout",
     "Operation",
     "Panel",
     "PhysicalCosts",
     "Prediction",
+    "Remedy",
+    "Replicas",
     "ResultRow",
     "ResultRows",
     "Schedule",
     "Sharding",
     "TaskGraph",
     "Timeline",
+    "TraceExplanation",
     "Transformer",
     "Violation",
     "backward",
@@ -90,8 +107,12 @@ __all__ = [
     "difference",
     "experiment_of",
     "explain",
+    "explain_job",
+    "explain_traces",
     "find_schedule",
     "forward",
+    "joined",
+    "joint_violations",
     "load_cluster",
     "load_model",
     "load_timeline",
@@ -102,6 +123,7 @@ __all__ = [
     "save_timeline",
     "search",
     "simulate",
+    "simulate_joint",
     "sweep",
     "synthesize",
     "text",

@@ -10,10 +10,10 @@ import os
 from multiprocessing import get_context
 
 from benchmarks.helpers.measure import Results
-from tests.helpers import foreign_bytes, foreign_checkpoints
+from tests.helpers import foreign_bytes, foreign_checkpoints, foreign_unevenness
 from tests.helpers.fuzzing import BYTES, SECONDS, Tally, fuzzed
 
-READERS = foreign_bytes.READERS | foreign_checkpoints.READERS
+READERS = foreign_bytes.READERS | foreign_checkpoints.READERS | foreign_unevenness.READERS
 INPUTS = 10_000
 VARIABLE = "BFPP_FUZZING_INPUTS"
 """The flag for another number of inputs."""

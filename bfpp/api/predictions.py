@@ -22,7 +22,7 @@ from bfpp.sim.engines.engines import simulate as simulate_graph
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.traces.timeline.memory_curves import fullest
 from bfpp.traces.timeline.memory_record import MemoryRecord
-from bfpp.traces.timeline.timeline import About, Timeline
+from bfpp.traces.timeline.timeline import About, Replicas, Timeline
 from bfpp.traces.timeline.units import GIGABYTE, in_words
 
 if TYPE_CHECKING:
@@ -168,6 +168,17 @@ class Prediction(Result):
     def fits(self) -> bool:
         """Every rank's memory is enough."""
         return not self.of_model["missing_gb"]
+
+    @cached_property
+    def replicas(self) -> Replicas | None:
+        """Timelines of all replicas in the median step, where they differ."""
+        if self.uneven is None:
+            return None
+        joint, about = self.uneven.typical, self.timeline.about
+        places = range(len(joint.graph.replicas))
+        timelines = [replace(joint.of(place), about=about) for place in places]
+        shown = int(np.argmax(self.uneven.of_replica == self.uneven.slowest))
+        return Replicas(timelines, self.uneven.of_replica, shown, joint.graph.groups)
 
     @cached_property
     def held(self) -> Sequence[MemoryRecord]:

@@ -15,7 +15,7 @@ from bfpp.traces.timeline.memory_curves import MemoryCurve, curves, in_flight_ov
 from bfpp.traces.timeline.memory_record import MemoryRecord
 from bfpp.traces.timeline.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
 from bfpp.traces.timeline.period import period
-from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.timeline import Replicas, Timeline
 from bfpp.traces.timeline.units import in_words
 
 NOISE = 1e-9
@@ -108,9 +108,14 @@ class Result:
         return "GiB" if self.held else "micro-batches"
 
     @property
+    def replicas(self) -> Replicas | None:
+        """Timelines of all replicas, where they differ."""
+        return self.timeline.replicas
+
+    @property
     def whole_timeline(self) -> Timeline:
-        """The timeline with the memory of each rank."""
-        return replace(self.timeline, memory=self.held)
+        """The timeline with the memory of each rank, and those of all replicas."""
+        return replace(self.timeline, memory=self.held, replicas=self.replicas)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"
@@ -133,7 +138,7 @@ class Result:
             "bubble": bubble(self.timeline),
             "bubble_fraction": bubble_fraction(self.timeline),
             "span": span(self.ranks),
-            "period": period(self.timeline),
+            "period": period(self.timeline, self.replicas),
             "tasks": len(self.timeline.graph),
             **self.software,
             **self.origin(),

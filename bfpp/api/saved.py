@@ -39,6 +39,16 @@ def add_timeline_argument(
     )
 
 
+def add_replica_argument(parser: argparse.ArgumentParser) -> None:
+    """`--replica`, of timelines whose replicas differ."""
+    parser.add_argument(
+        "--replica",
+        type=int,
+        metavar="N",
+        help="where replicas differ: by replica N (default: the one that others wait for)",
+    )
+
+
 def is_timeline_file(name: str) -> bool:
     """True for the name of a file that timelines are saved in."""
     return name.endswith(formats.TIMELINE.suffixes)

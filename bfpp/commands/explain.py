@@ -10,6 +10,7 @@ from rich.text import Text
 
 from bfpp.api.explanation import Explanation
 from bfpp.api.predictions import Prediction, predict
+from bfpp.api.recorded.timers import is_timer_log
 from bfpp.api.results import NOISE
 from bfpp.api.saved import (
     NOT_MEASURED,
@@ -35,6 +36,7 @@ from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table
+from bfpp.traces.formats.chakra import is_chakra
 from bfpp.traces.timeline.units import in_words
 
 SENSITIVITIES_SHOWN = 12
@@ -53,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
         "FILE.json, FILE.json.gz: a saved timeline, as it ran, or a job from bfpp import",
         "FILE.parquet: the operations of a job, of many steps and replicas",
         "TRACE.json, TRACE.json.gz, TRACE.sqlite: a rank's trace from torch.profiler or Nsight",
+        "FILE.log, FILE.txt, FILE.out: a log of Megatron-LM with its timers",
     )
     parser.add_argument(
         "traces",
@@ -90,10 +93,10 @@ def add_arguments(parser: Parser) -> None:
         "of a saved timeline, compare with another one",
     )
     add_output(
-        parser.add_argument_group("jobs"),
+        parser.add_argument_group("jobs, and replicas that differ"),
         "--html",
         [formats.HTML],
-        "a page of a job: its workers, its steps, the worst one and the even one",
+        "a page: workers, the worst step and the even one, remedies",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -114,12 +117,22 @@ def run(options: argparse.Namespace) -> int:
         from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
 
         return explain_traces(options)
+    if is_chakra(Path(options.schedule)):
+        reason = "is a Chakra trace: bfpp import makes a timeline of those of --chakra; others"
+        raise InvalidInput(f"TRACE: {options.schedule}: {reason} have no start times")
+    if is_timer_log(options.schedule):
+        from bfpp.reports.jobs.timers import explain_timers  # most often, it is no log
+
+        return explain_timers(options)
     if options.traces:
         raise InvalidInput(f"TRACE: {options.traces[0]}: further files are of traces alone")
-    if options.html:
-        raise InvalidConfiguration("html", "is of jobs alone; bfpp show draws a timeline")
     is_saved = is_timeline_file(options.schedule)
+    if options.html and is_saved:
+        raise InvalidConfiguration("html", "is of no timeline; bfpp show draws one")
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)
+    if options.html and isinstance(base.result, Prediction) and base.result.uneven is None:
+        reason = "is of jobs and of experiments whose replicas differ; bfpp simulate draws others"
+        raise InvalidConfiguration("html", reason)
     if options.json:
         differences = [
             {"case": text, **before.difference(after), **_unknown(after)}
@@ -135,6 +148,10 @@ def run(options: argparse.Namespace) -> int:
             )
         for text, (before, after) in cases.items():
             _print_difference(text, before, after)
+    if options.html:
+        from bfpp.reports.jobs.uneven_page import write_uneven_page  # figures, as of a job
+
+        write_uneven_page(options.html, base)
     return 0
 
 

@@ -215,14 +215,16 @@ def _write_trace(
 ) -> None:
     if not options.trace:
         return
-    from bfpp.executor.train.measured_timeline import timeline_of
+    from bfpp.executor.train.measured_timeline import replicas_of, timeline_of
 
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "no step is left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
+    replicas = replicas_of(outcome.columns, plan.graph, plan.dp_replicate)
+    timeline = replace(timeline, about=about(job), memory=memory, replicas=replicas)
     with options.trace.written() as path:
-        save_timeline(replace(timeline, about=about(job), memory=memory), path)
+        save_timeline(timeline, path)
 
 
 def _record(

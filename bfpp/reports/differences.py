@@ -50,6 +50,14 @@ def difference_record(difference: Difference) -> dict[str, Any]:
             {"rank": each.rank, **_pair("compute_time", each.compute), **_pair("idle", each.idle)}
             for each in difference.ranks
         ],
+        "replicas": [
+            {
+                "replica": each.replica,
+                **_pair("compute", each.compute),
+                **_pair("waits", each.waits),
+            }
+            for each in difference.replicas
+        ],
         "not_measured": difference.not_measured,
         "memory": [
             {
@@ -142,6 +150,16 @@ def print_difference(difference: Difference, title: str) -> None:
             if each.busy.simulated or each.busy.measured
         ],
     )
+    if difference.replicas:
+        _print_pairs(
+            "Replicas, their mean rank: compute, and waiting for other replicas",
+            ("replica", "", *names),
+            [
+                (str(each.replica), what, *_in_words(pair))
+                for each in difference.replicas
+                for what, pair in (("compute", each.compute), ("waits", each.waits))
+            ],
+        )
     if unknown := difference.not_measured:
         output().print(Text(f"Not in the trace, so taken as no time: {unknown}\n"))
     _print_memory(difference, names)

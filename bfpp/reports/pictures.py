@@ -59,27 +59,31 @@ def write_memory(options: argparse.Namespace, result: Prediction) -> None:
     write_figure(options.memory_svg, figure)
 
 
-def pictured(prediction: Prediction) -> list[Result]:
-    """The prediction as it is drawn: of replicas that differ, those that stand for all others.
+def pictured(result: Result) -> list[Result]:
+    """The result as it is drawn: of replicas that differ, those that stand for all others.
 
-    First the one that others wait for; then, of all others, that with the median compute and that
-    with the least, in the median step.
+    First the one whose timeline it is (of a prediction, that others wait for); then, of all others,
+    that with the median compute and that with the least.
     """
-    if prediction.uneven is None:
-        return [prediction]
-    uneven, shown = prediction.uneven, list[Result]()
-    timelines = [uneven.typical.of(place) for place in range(len(uneven.typical.graph.replicas))]
+    replicas, shown = result.replicas, list[Result]()
+    if replicas is None:
+        return [result]
+    timelines = replicas.timelines
     least_first = np.argsort([each.pass_seconds for each in timelines], kind="stable").tolist()
     median, least = least_first[(len(least_first) - 1) // 2], least_first[0]
-    for place in dict.fromkeys((uneven.slowest, median, least)):
-        alike = np.flatnonzero(uneven.of_replica == place).tolist()
-        words = f"replica {alike[0]}" + (f", and {len(alike) - 1} like it" if alike[1:] else "")
-        if place == uneven.slowest:
-            shown.append(replace(prediction, caption=f"{prediction.title}; {words}: slowest"))
+    for place in dict.fromkeys((replicas.place, median, least)):
+        words = replica_words(replicas.alike(place))
+        if place == replicas.place:
+            slowest = ": slowest" if isinstance(result, Prediction) else ""
+            shown.append(replace(result, caption=f"{result.title}; {words}{slowest}"))
         else:
-            timeline = replace(timelines[place], about=prediction.timeline.about)
-            shown.append(Result(timeline, f"{prediction.title}; {words}"))
+            shown.append(Result(timelines[place], f"{result.title}; {words}"))
     return shown
+
+
+def replica_words(alike: Sequence[int]) -> str:
+    """The first of alike replicas, and how many others there are."""
+    return f"replica {alike[0]}" + (f", and {len(alike) - 1} like it" if alike[1:] else "")
 
 
 def write_pictures(

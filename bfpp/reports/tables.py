@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from bfpp.api.results import Result
 from bfpp.terminal.printing import RANKS_SHOWN, print_table
+from bfpp.traces.explain.difference import mean_replica
 from bfpp.traces.explain.looks import Cause, Share
+from bfpp.traces.timeline.timeline import Replicas
 from bfpp.traces.timeline.units import in_words, unit_of
 
 RANK_COLUMNS = (
@@ -57,3 +59,16 @@ def print_idle(idle: Sequence[Mapping[Cause, float]]) -> None:
         for columns in [(sum(by_cause.values()), *(by_cause[cause] for cause in causes))]
     ]
     print_table(f"Idle time of each rank by cause, in {unit}", ("rank", "idle", *causes), rows)
+
+
+def print_replicas(replicas: Replicas | None) -> None:
+    """Print each replica that differs: its compute, and its waits for the others."""
+    if replicas is None:
+        return
+    rows = [
+        (", ".join(map(str, replicas.alike(place))), *map(in_words, mean_replica(each)))
+        for place, each in enumerate(replicas.timelines)
+    ]
+    left_out = len(rows) > RANKS_SHOWN
+    title = "Replicas, their mean rank" + (f" (the first {RANKS_SHOWN})" if left_out else "")
+    print_table(title, ("replica", "compute", "waits for others"), rows[:RANKS_SHOWN])

@@ -137,3 +137,12 @@ def not_of_format(record: object, what: str, wanted: str) -> str:
     if isinstance(claimed, str) and claimed.rpartition(" ")[0] == wanted.rpartition(" ")[0]:
         return f"is {what} of another version of bfpp, in {claimed!r}: this one reads {wanted!r}"
     return f'is not {what}: it has no "format": "{wanted}"'
+
+
+NO_TIMES = "has no start times: give the torch.profiler traces of the same ranks to bfpp explain"
+"""What execution traces of PyTorch, and Chakra's that are converted from them, do not say."""
+
+
+def is_execution_trace(record: object) -> bool:
+    """True for the JSON of PyTorch's `ExecutionTraceObserver`: operators and what they wait for."""
+    return isinstance(record, dict) and isinstance(record.get("nodes"), list) and "schema" in record

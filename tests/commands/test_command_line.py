@@ -468,7 +468,12 @@ HOST = ["model and data", "devices", "processes"]
 GROUPS = {
     "simulate": [*PIPELINE, *COSTS, "pictures", "files for other tools"],
     "compare": [*PIPELINE, *COSTS, "pictures"],
-    "explain": [*PIPELINE, *COSTS, "comparisons, each explained cause by cause", "jobs"],
+    "explain": [
+        *PIPELINE,
+        *COSTS,
+        "comparisons, each explained cause by cause",
+        "jobs, and replicas that differ",
+    ],
     "schedule": [*PIPELINE, *COSTS],
     "experiment": [*PIPELINE, *COSTS],
     "orders": PIPELINE,

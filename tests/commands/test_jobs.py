@@ -136,7 +136,7 @@ REFUSED = {
     "explain missing.parquet": "TRACE: missing.parquet: No such file or directory",
     "explain job.parquet --set forward=2": "--set: is of a configuration or a timeline",
     "explain job.parquet --pp 8": "--pp: a job is as it ran",
-    "explain 1f1b --html page.html": "--html: is of jobs alone",
+    "explain 1f1b --html page.html": "--html: is of jobs and of experiments",
     "import job.parquet slow.parquet --out x.json": "a table has all workers of a job",
     "import job.parquet --step 5 --out x.json": "--step: 5 is not in the table",
     "import job.parquet --replica 2 --out x.json": "--replica: 2 is not in the table",
@@ -149,3 +149,33 @@ def test_what_makes_no_sense_is_refused_in_one_line(bfpp, words):
     code, out, err = bfpp(words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert REFUSED[words] in err
+
+
+UNEVEN = "explain 1f1b --pp 2 --dp 3 --microbatches 4 --reduce 0.4 --jitter 0.05 --sampled-steps 6"
+
+
+def test_a_page_of_an_uneven_experiment(bfpp):
+    code, out, _ = bfpp(f"{UNEVEN} --slow rank=1,replica=2:1.5 --html uneven.html")
+    assert code == 0
+    page = Path("uneven.html").read_text()
+    assert "6 steps of 3 replicas x 2 pipeline ranks" in page
+    for title in ("Workers", "The worst step, and the even one", "Remedies", "By source"):
+        assert f"{title}</h2>" in page
+    [(worst, seconds)] = {*re.findall(r"Step (\d): ([\d.]+) s", page)}
+    steps = re.findall(r"<td[^>]*>([0-5])</td><td[^>]*>([\d.]+) s</td>", page)
+    assert len(steps) == 6
+    assert (worst, seconds) == max(steps, key=lambda each: float(each[1]))
+    [even] = {*re.findall(r"The same, even: ([\d.]+) s", page)}
+    assert float(even) < float(seconds)
+    values = [float(each) for each in re.findall(r">(\d\.\d\d)</text>", page)]
+    assert sum(value > 1.4 for value in values) == 2  # the slow worker, and the end of the scale
+    gain = re.search(r"^replace +\S+ +\S+ to \S+", out, re.MULTILINE)
+    assert gain
+    assert gain[0].split()[1] in page
+
+
+def test_a_saved_timeline_has_no_page_of_a_job(bfpp):
+    assert bfpp("simulate 1f1b --pp 2 --timeline step.json")[0] == 0
+    code, out, err = bfpp("explain step.json --html page.html")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--html: is of no timeline" in err

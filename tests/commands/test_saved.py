@@ -136,6 +136,36 @@ def test_two_simulated_timelines_are_named_by_their_sources(bfpp):
     assert "second (simpy)" in out
 
 
+REPLICAS = "simulate 1f1b --pp 2 --dp 3 --microbatches 4 --reduce 0.4"
+
+
+def test_all_replicas_are_saved_shown_and_compared(bfpp, answer):
+    for name, slow in (("one", "rank=1,replica=1:1.3"), ("other", "rank=1,replica=2:1.6")):
+        assert bfpp(f"{REPLICAS} --slow {slow} --timeline {name}.json")[0] == 0
+    found = answer("diff one.json other.json")
+    compute = [(each["simulated_compute"], each["measured_compute"]) for each in found["replicas"]]
+    assert compute == [pytest.approx(each) for each in ((12, 12), (13.8, 12), (12, 15.6))]
+    waits = [(each["simulated_waits"], each["measured_waits"]) for each in found["replicas"]]
+    assert waits == [pytest.approx(each) for each in ((3.6, 7.2), (0, 7.2), (3.6, 0))]
+    assert found["ranks"][1]["simulated_compute_time"] == pytest.approx(15.6)
+    assert found["ranks"][1]["measured_compute_time"] == pytest.approx(12)
+    of_other = answer("diff one.json other.json --replica 2")
+    assert of_other["ranks"][1]["measured_compute_time"] == pytest.approx(19.2)
+    assert answer("show one.json --replica 0")["ranks"][1]["compute_time"] == 12
+    out = bfpp("show one.json --text --svg replicas.svg")[1]
+    assert re.search(r"^0, 2 +12 s +3.6 s$", out, re.MULTILINE)
+    assert "replica 0, and 1 like it" in Path("replicas.svg").read_text()
+    assert "waits" in bfpp("diff one.json other.json")[1]
+    assert answer("diff simulated.json simulated.json")["replicas"] == []
+    for line, words in {
+        "show one.json --replica 3": "--replica: there is no 3: they are 0 to 2",
+        "diff simulated.json one.json --replica 0": "--replica: the timeline has one replica",
+    }.items():
+        code, _, err = bfpp(line)
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+
+
 ERRORS = {
     "show": "the following arguments are required: FILE",
     "show nowhere": "FILE: nowhere: No such file",

@@ -19,6 +19,7 @@ from tests.executor.model.test_hugging_face_weights import LLAMA
 from tests.helpers.described import require_described
 from tests.helpers.simumax_files import system
 from tests.helpers.straggler_jobs import Job, parquet_of
+from tests.traces.profiles.test_megatron_timers import ITERATIONS
 
 PHYSICAL = "--model bert-6.6b --cluster dgx1-v100 --pp 4 --tp 2 --microbatches 8"
 ON_H100 = "--cluster dgx-h100 --pp 4 --tp 2 --dp 2 --microbatches 8"
@@ -69,6 +70,7 @@ def folder(tmp_path_factory, printed):
         printed(*simulated, "--forward", "1.5", "--timeline", "other.json")
         printed("orders", *simulated[1:], "--out", "found.csv")
         (place / "job.parquet").write_bytes(parquet_of(Job(pp=2, microbatches=2).columns()))
+        (place / "run.log").write_text(ITERATIONS)
         (place / "wrong.csv").write_text("0F0,0B0\n1B0,1F0\n")
         (place / "config.json").write_text(json.dumps(LLAMA))
         (place / "system.json").write_text(json.dumps(system()))
@@ -107,6 +109,7 @@ QUICK = [
     "explain 1f1b --pp 2 --set forward=2 --against gpipe",
     "explain found.csv",
     "explain job.parquet",
+    "explain run.log",
     "explain one.json --set forward=x2 --against other.json",
     f"explain 1f1b {PHYSICAL}",
     "orders breadth-first --pp 2 --loops 2",

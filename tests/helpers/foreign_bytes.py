@@ -124,7 +124,10 @@ def texts(*whole: str) -> Callable[[], list[bytes]]:
 
 def _timelines() -> list[bytes]:
     plain = write_timeline(simulated("1f1b", SMALL)).encode()
-    return [plain, write_timeline(with_memory()).encode(), gzip.compress(plain)]
+    slow = bfpp.Experiment("1f1b", pp=2, dp=2, microbatches=2, reduce=0.5, slow="replica=1:1.5")
+    replicas = bfpp.predict(slow).whole_timeline
+    wholes = [plain, *(write_timeline(each).encode() for each in (with_memory(), replicas))]
+    return [*wholes, gzip.compress(plain)]
 
 
 def _graphs() -> list[bytes]:

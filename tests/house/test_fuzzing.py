@@ -12,13 +12,13 @@ import pytest
 from bfpp.schedules import InvalidInput
 from bfpp.traces.formats.protobuf import delimited, field
 from tests.executor.model.test_hugging_face_weights import LLAMA
-from tests.helpers import foreign_bytes, foreign_checkpoints, fuzzing
+from tests.helpers import foreign_bytes, foreign_checkpoints, foreign_unevenness, fuzzing
 from tests.helpers.damage import damaged
 from tests.helpers.fuzzing import BYTES, SECONDS, Reader, Tally, fuzzed, give
 from tests.helpers.nsight_files import write_nsight
 from tests.helpers.simumax_files import system
 
-READERS = foreign_bytes.READERS | foreign_checkpoints.READERS
+READERS = foreign_bytes.READERS | foreign_checkpoints.READERS | foreign_unevenness.READERS
 FEW, MANY = 50, 10_000
 
 

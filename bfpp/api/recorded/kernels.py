@@ -183,7 +183,12 @@ def _listed(called: Mapping[str, Called]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class TraceExplanation:
-    """Ranks of any parallelism, explained from their kernels."""
+    """Ranks of any parallelism, explained from their kernels.
+
+    >>> import bfpp
+    >>> bfpp.TraceExplanation is TraceExplanation  # bfpp.explain_traces makes one of files
+    True
+    """
 
     ranks: Sequence[TracedRank]
 
@@ -263,6 +268,24 @@ def load_traces(paths: Sequence[Path], option: str) -> TraceExplanation:
     if all(each.devices.rank is not None for each in ranks):
         ranks.sort(key=lambda each: each.devices.rank or 0)
     return TraceExplanation(ranks)
+
+
+def explain_traces(*paths: Path | str) -> TraceExplanation:
+    """The ranks in some traces of torch.profiler or Nsight Systems, explained from their kernels.
+
+    Raises `InvalidInput` for a file that is no such trace.
+
+    >>> import bfpp, json, tempfile
+    >>> kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0, "dur": 3, "pid": 0, "tid": 7}
+    >>> later = kernel | {"name": "ncclDevKernel_AllReduce", "ts": 4, "dur": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/rank0.json", "w") as file:
+    ...         json.dump({"traceEvents": [kernel, later]}, file)
+    ...     [rank] = bfpp.explain_traces(f"{folder}/rank0.json").ranks
+    >>> [round(1e6 * each) for each in rank.breakdown.whole[:5]]  # seconds, compute, exposed, idle
+    [5, 3, 1, 0, 1]
+    """
+    return load_traces([Path(each) for each in paths], "paths")
 
 
 def _read(path: Path) -> list[TracedRank]:

@@ -37,6 +37,32 @@ def load_job(path: Path, option: str) -> OperationTable:
         return read_operations(read_file(path)) if is_job_table(path) else load_operations(path)
 
 
+def explain_job(path: Path | str, layers: int | None = None) -> JobExplanation:
+    """The slowdown of a job by who causes it, from a table of its operations (`.parquet`, `.json`).
+
+    Raises `InvalidInput` for a file that shows no job.
+
+    >>> import bfpp, json, tempfile
+    >>> zero, both = [0, 0], [0, 1]
+    >>> names = ("step", "rank", "kind", "nth", "microbatch", "chunk", "stage")
+    >>> columns = {name: zero for name in names} | {"replica": both, "device": both}
+    >>> job = {
+    ...     "format": "bfpp operations 1", "steps": [7], "replicas": both, "ranks": [0],
+    ...     "kinds": ["forward-compute"], "left_out": {},
+    ...     "columns": columns | {"start": [0.0, 0.0], "end": [1.0, 2.0]},
+    ... }
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/job.json", "w") as file:
+    ...         json.dump(job, file)
+    ...     explained = bfpp.explain_job(f"{folder}/job.json")
+    >>> round(explained.slowdown, 3), explained.culprits["replica"].name
+    (1.333, '1')
+    """
+    explained = JobExplanation(load_job(Path(path), "path"), layers)
+    explained.require_replayable()
+    return explained
+
+
 def worker_name(worker: Worker) -> str:
     """A worker as `replica/stage`."""
     return "{}/{}".format(*worker)
@@ -58,6 +84,10 @@ class JobExplanation:
 
     `layers` are the model's, if they are known: a recut then moves whole ones. `what_if` has
     schedules to try, by what they are called, and the parts of a rank with each, if they are given.
+
+    >>> import bfpp
+    >>> bfpp.JobExplanation is JobExplanation  # bfpp.explain_job makes one of a file
+    True
     """
 
     table: OperationTable

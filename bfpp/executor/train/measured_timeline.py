@@ -19,7 +19,7 @@ from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.operations.operations import collectives
 from bfpp.schedules.operations.row import Group
-from bfpp.traces.timeline.timeline import Timeline
+from bfpp.traces.timeline.timeline import Replicas, Timeline
 
 POSTED, READY, START, END = range(4)
 
@@ -127,3 +127,15 @@ def timeline_of(columns: Seconds, graph: TaskGraph, replica: int = 0) -> Timelin
     """The timeline of one replica's step, from its first start on."""
     own = columns[replica] - columns[replica, START].min()
     return Timeline(graph, own[START], own[END], "measured", posted=own[POSTED], ready=own[READY])
+
+
+def replicas_of(columns: Seconds, graph: TaskGraph, groups: int = 1) -> Replicas | None:
+    """The timelines of all replicas' step, from its first start on; None of a single one."""
+    if len(columns) == 1:
+        return None
+    own = columns - columns[:, START].min()
+    timelines = [
+        Timeline(graph, each[START], each[END], "measured", posted=each[POSTED], ready=each[READY])
+        for each in own
+    ]
+    return Replicas(timelines, np.arange(len(timelines), dtype=np.int32), groups=groups)

@@ -106,6 +106,10 @@ def joined(replicas: Sequence[TaskGraph], groups: int = 1) -> JointGraph:
 
     Raises `InvalidConfiguration` where they cannot be in so many groups, are not of the same stages
     and communication, or do not communicate equally often.
+
+    >>> import bfpp
+    >>> len(bfpp.joined([bfpp.build_graph("1f1b", bfpp.Layout(2, 2))] * 4).replicas)
+    4
     """
     require_alike(replicas, groups)
     distinct = {id(graph): _Collectives(graph) for graph in replicas}

@@ -27,11 +27,11 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, Secon
 from bfpp.schedules.errors import InvalidInput
 
 
-class _Numbered(NamedTuple):
+class NumberedNodes(NamedTuple):
     """Nodes in an order in which they could run, and the dependencies of each.
 
-    `place` is the node of each task; the others are where tasks meet, and take no time. Each node
-    has a lane of its own: their order is in what they wait for.
+    `place` is the node of each task, then that of each meeting, which takes no time. Each node has
+    a lane of its own: their order is in what they wait for.
     """
 
     place: Offsets
@@ -65,7 +65,8 @@ class JointTasks:
 
     def times(self, costs: CostColumns) -> tuple[Seconds, Seconds]:
         """When each task starts and ends; raises like `replay`."""
-        place, waits, lanes = self._numbered
+        nodes_of, waits, lanes = self.numbered
+        place = nodes_of[: len(self)]
         seconds, size, ports, bandwidth = costs
         nodes = len(waits.start) - 1
         columns = _spread(seconds, place, nodes), _spread(size, place, nodes)
@@ -77,7 +78,7 @@ class JointTasks:
 
     def require_order(self) -> None:
         """Raise `InvalidInput` where tasks wait for each other in a circle."""
-        _ = self._numbered
+        _ = self.numbered
 
     @property
     def meets(self) -> Flags:
@@ -86,7 +87,8 @@ class JointTasks:
         return has
 
     @cached_property
-    def _numbered(self) -> _Numbered:
+    def numbered(self) -> NumberedNodes:
+        """The tasks in an order in which they could run; raises like `replay`."""
         tasks, meets = len(self), np.flatnonzero(self.meets)
         met, which = np.unique(self.meeting[meets], return_inverse=True)
         nodes = tasks + len(met)
@@ -97,7 +99,7 @@ class JointTasks:
         place = _places(before, after, nodes)
         ahead = place[before].astype(np.int32)
         lanes = np.arange(nodes, dtype=np.int32), np.full(nodes, NONE, dtype=np.int32)
-        return _Numbered(place[:tasks], group_by(place[after], ahead, nodes), lanes)
+        return NumberedNodes(place, group_by(place[after], ahead, nodes), lanes)
 
 
 def _places(before: Integers, after: Integers, nodes: int) -> Offsets:

@@ -4,24 +4,23 @@
 - `FILE.csv`: a column `length`, `images` or the only one, and perhaps a column `count`.
 - `FILE.txt`: a number a line.
 - `FILE.parquet`, `FILE.parquet:COLUMN`: numbers, or lists and texts by how many entries these have.
+
+In texts and `.csv` files, `1024-2048` is a bin of a histogram: its numbers are taken to be spread
+evenly over the logarithm, as those of a long tail are within powers of two.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Offsets
-from bfpp.schedules.reading import read_file
 from bfpp.sim.presets.numbers import whole
+from bfpp.sim.unevenness.csv_rows import csv_rows, file_contents
 
 COUNT = "count"
 """The column that says how often a number occurs."""
@@ -30,6 +29,12 @@ MOST = 2**31 - 1
 """The largest number, and the most that all may occur."""
 
 PARQUET = ".parquet"
+
+Bin = tuple[int, int]
+"""The least and the largest number of a histogram's bin; a number is both."""
+
+PARTS = 32
+"""Numbers that stand for those of a bin, each for as wide a part of its logarithm."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +69,38 @@ def counted(field: str, text: str) -> CountedNumbers:
     if text.endswith((".csv", ".txt")):
         return _of_lines(field, text)
     pairs = [each.partition(":") for each in text.split(",")]
-    numbers = [whole(each.strip()) for each, _, _ in pairs]
-    counts = [whole(count.strip()) if colon else 1 for _, colon, count in pairs]
-    if None in numbers or None in counts:
+    rows = [_row(each, count if colon else "1") for each, colon, count in pairs]
+    if None in rows:
         reason = f"{text!r} is not a list of numbers (512,4096), of numbers and counts (512:10), "
+        reason += "of bins and counts (512-1024:10), "
         raise InvalidConfiguration(field, f"{reason}or a .csv, .txt or .parquet file")
-    return _checked(field, text, numbers, counts)
+    return _of_bins(field, text, [row for row in rows if row])
 
 
-def _checked(
-    field: str, what: str, numbers: Sequence[Any] | Offsets, counts: Sequence[Any] | None
-) -> CountedNumbers:
+def _row(number: str, count: str) -> tuple[Bin, int] | None:
+    """A bin and how often its numbers occur; None for a text that is neither."""
+    low, dash, high = number.partition("-")
+    read = [whole(each.strip()) for each in (low, high if dash else low, count)]
+    if None in read or (dash and not 1 <= (read[0] or 0) <= (read[1] or 0)):
+        return None
+    least, most, often = (min(each or 0, MOST + 1) for each in read)
+    return (least, most), often
+
+
+def _of_bins(field: str, what: str, rows: Sequence[tuple[Bin, int]]) -> CountedNumbers:
+    numbers, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for (least, most), often in rows:
+        if least == most or often < 1:
+            numbers.append(np.array([least]))
+            counts.append(np.array([often]))
+            continue
+        edges = np.geomspace(least, most, PARTS + 1)
+        numbers.append(np.rint(np.sqrt(edges[:-1] * edges[1:])).astype(np.int64))
+        counts.append(np.diff(np.arange(PARTS + 1) * often // PARTS))
+    return _checked(field, what, np.concatenate(numbers), np.concatenate(counts))
+
+
+def _checked(field: str, what: str, numbers: Offsets, counts: Offsets | None) -> CountedNumbers:
     values = np.asarray(numbers, dtype=np.int64)
     often = np.ones_like(values) if counts is None else np.asarray(counts, dtype=np.int64)
     if not len(values) or often.sum() < 1:
@@ -87,26 +113,27 @@ def _checked(
 
 def _of_lines(field: str, path: str) -> CountedNumbers:
     """The numbers of a CSV file's column, or of a file's lines."""
-    lines = _contents(field, path).decode("utf-8-sig", errors="replace").splitlines()
-    rows = [row for row in csv.reader(io.StringIO("\n".join(lines))) if any(map(str.strip, row))]
+    rows = csv_rows(field, path)
     if not rows:
         raise InvalidConfiguration(field, f"{path} holds no numbers")
-    header = [each.strip() for each in rows[0]]
-    if whole(header[0]) is None:
+    header = rows[0]
+    if _row(header[0], "1") is None:
         rows = rows[1:]
     else:
         header = ["", COUNT][: len(header)]
     names = [name for name in header if name != COUNT]
+    if not names:
+        raise InvalidConfiguration(field, f"{path} has no column but {COUNT}")
     at = header.index(field.rstrip("s")) if field.rstrip("s") in header else header.index(names[0])
     often = header.index(COUNT) if COUNT in header else None
-    numbers, counts = [], []
+    read = []
     for number, row in enumerate(rows, 1):
-        read = [whole(row[each].strip()) if each < len(row) else None for each in (at, often or 0)]
-        if None in read:
+        cells = [*row, *([""] * len(header))]
+        entry = _row(cells[at], "1" if often is None else cells[often])
+        if entry is None:
             raise InvalidConfiguration(field, f"{path}: row {number} does not hold whole numbers")
-        numbers.append(read[0])
-        counts.append(1 if often is None else read[1])
-    return _checked(field, path, numbers, counts)
+        read.append(entry)
+    return _of_bins(field, path, read)
 
 
 def _of_parquet(field: str, stem: str, column: str) -> Offsets:
@@ -120,11 +147,13 @@ def _of_parquet(field: str, stem: str, column: str) -> Offsets:
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(BufferReader(_contents(field, path))) as file:
+        with ParquetFile(BufferReader(file_contents(field, path))) as file:
             names = file.schema_arrow.names
             if column not in (names if column else [column]):
                 known = ", ".join(names)
                 raise InvalidConfiguration(field, f"{path} has no column {column}; it has {known}")
+            if not names:
+                raise InvalidConfiguration(field, f"{path} has no columns")
             name = column or names[0]
             read = file.read(columns=[name]).column(name).combine_chunks().drop_null()
         kind = read.type
@@ -137,10 +166,3 @@ def _of_parquet(field: str, stem: str, column: str) -> Offsets:
         reason = str(error).partition("\n")[0]
         raise InvalidConfiguration(field, f"{path} holds no such numbers: {reason}") from None
     return numbers
-
-
-def _contents(field: str, path: str) -> bytes:
-    try:
-        return read_file(Path(path))
-    except OSError as error:
-        raise InvalidConfiguration(field, f"{path}: {error.strerror or error}") from None

@@ -7,10 +7,7 @@ of its own). Where several rows apply to a task, factors multiply, and the last 
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -19,8 +16,8 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Flags
 from bfpp.schedules.errors import did_you_mean
 from bfpp.schedules.operations.operations import OPERATIONS
-from bfpp.schedules.reading import read_file
 from bfpp.sim.presets.numbers import is_usable, real, whole
+from bfpp.sim.unevenness.csv_rows import csv_rows
 from bfpp.sim.unevenness.replicated_step import Effect, ReplicatedStep
 from bfpp.sim.unevenness.work import WorkSource
 
@@ -82,12 +79,7 @@ class TableOfFactors(WorkSource):
 
 def read_factors(path: str) -> TableOfFactors:
     """The table of a file; raises `InvalidConfiguration` for what is none."""
-    try:
-        text = read_file(Path(path)).decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise InvalidConfiguration(FIELD, f"{path}: {error.strerror or error}") from None
-    table = csv.DictReader(io.StringIO("\n".join(text.splitlines())))
-    names = [name.strip() for name in table.fieldnames or ()]
+    names, *table = csv_rows(FIELD, path) or [[]]
     known = (*KEYS, OPERATION, FACTOR, SECONDS)
     for name in names:
         if name not in known:
@@ -95,15 +87,17 @@ def read_factors(path: str) -> TableOfFactors:
             raise InvalidConfiguration(FIELD, f"{reason}{did_you_mean(name, known)}")
     if (FACTOR in names) == (SECONDS in names):
         raise InvalidConfiguration(FIELD, f"{path} needs a column factor or a column seconds")
-    table.fieldnames = names
-    rows = tuple(_row(f"{path}: row {number}", each) for number, each in enumerate(table, 1))
+    rows = tuple(
+        _row(f"{path}: row {number}", dict(zip(names, each, strict=False)))
+        for number, each in enumerate(table, 1)
+    )
     if not rows:
         raise InvalidConfiguration(FIELD, f"{path} holds no rows")
     return TableOfFactors(rows)
 
 
 def _row(where: str, cells: dict[str, str]) -> FactorRow:
-    said = {name: (cells.get(name) or "").strip() for name in (*KEYS, OPERATION, FACTOR, SECONDS)}
+    said = {name: cells.get(name, "") for name in (*KEYS, OPERATION, FACTOR, SECONDS)}
     for name in KEYS:
         if said[name] and whole(said[name]) is None:
             raise InvalidConfiguration(FIELD, f"{where}: {name} is {said[name]!r}, not a number")

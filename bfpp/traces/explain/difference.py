@@ -18,6 +18,7 @@ from bfpp.schedules.graph.comparison import differing_settings
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.traces.explain.causes import Causes
+from bfpp.traces.explain.looks import Cause
 from bfpp.traces.profiles.align_profile import align_trace
 from bfpp.traces.profiles.import_profile import NOTHING
 from bfpp.traces.timeline.memory_curves import curve_of
@@ -104,6 +105,15 @@ class TaskDifference:
     task: Task
     start: Pair
     duration: Pair
+
+
+@dataclass(frozen=True)
+class ReplicaDifference:
+    """A replica's compute on its mean rank, and what it waits for other replicas, in seconds."""
+
+    replica: int
+    compute: Pair
+    waits: Pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +204,19 @@ class Difference:
         ]
 
     @cached_property
+    def replicas(self) -> list[ReplicaDifference]:
+        """For each replica, its compute and its waits; empty unless both timelines have as many."""
+        both = self.simulated.replicas, self.measured.replicas
+        if both[0] is None or both[1] is None:
+            return []
+        known = [[mean_replica(each) for each in one.timelines] for one in both if one]
+        places = zip(both[0].of_replica.tolist(), both[1].of_replica.tolist(), strict=False)
+        return [
+            ReplicaDifference(replica, *map(Pair, known[0][simulated], known[1][measured]))
+            for replica, (simulated, measured) in enumerate(places)
+        ]
+
+    @cached_property
     def memory(self) -> list[MemoryDifference]:
         """For each rank, its peak memory; empty unless both timelines have it."""
         return [
@@ -274,6 +297,12 @@ def difference(first: Timeline, second: Timeline) -> Difference:
     if aligned is None:
         raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
     return Difference(first, aligned)
+
+
+def mean_replica(timeline: Timeline) -> tuple[float, float]:
+    """Seconds of a replica's mean rank: its compute, and its waits for other replicas."""
+    parts = Causes(timeline).mean_rank
+    return parts["compute"], parts[str(Cause.REPLICAS)]
 
 
 def _from_first(timeline: Timeline) -> Seconds:

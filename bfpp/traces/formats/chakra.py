@@ -26,6 +26,7 @@ from bfpp.schedules.columns import NONE, Flags
 from bfpp.schedules.formats.graph_json import graph_record
 from bfpp.schedules.operations.operations import OPERATIONS, Operation
 from bfpp.schedules.operations.row import Group
+from bfpp.schedules.reading import NO_TIMES
 from bfpp.traces.formats.protobuf import (
     MalformedMessage,
     delimited,
@@ -162,7 +163,8 @@ def read_chakra(files: Sequence[bytes]) -> Timeline:
         record = {"source": about[SOURCE], "about": json.loads(about[ABOUT])}
         record["graph"] = json.loads(about[GRAPH])
     except (KeyError, ValueError, TypeError):
-        raise MalformedMessage("bfpp did not write rank 0's trace, or it is not given") from None
+        reason = "bfpp did not write rank 0's trace, or it is not given; a trace of others"
+        raise MalformedMessage(f"{reason} {NO_TIMES}") from None
     for name, key in {START: "start", END: "end", **LEFT_OUT_WHERE_NONE}.items():
         column = times[name]
         record[key] = [column[each] for each in sorted(column)] if column else None

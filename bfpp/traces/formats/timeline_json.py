@@ -4,8 +4,11 @@ One object: `format`, `source`, `about`, `graph` (that of `bfpp.schedules.format
 and a list of seconds for each task: `start`, `end`, and `posted` and `ready`
 where they were measured (else null). A file is compressed if its name ends in
 `.gz`, and is read either way. `memory` is that of ranks, where it is known
-(`bfpp.traces.formats.memory_json`). A timeline that was read can be drawn and counted: its
-tasks are on lanes of their ranks, and depend only on tasks of smaller numbers.
+(`bfpp.traces.formats.memory_json`). `replicas`, where they differ, has columns of seconds for each
+that differs (`times`), which of these each replica has (`of_replica`), how many `groups` they are
+in (with hybrid sharding), and the replica that all else is of (`shown`). A timeline that was read
+can be drawn and counted: its tasks are on lanes of their ranks, and depend only on tasks of smaller
+numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,18 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.errors import InvalidFile
 from bfpp.schedules.formats.graph_json import MalformedGraph, graph_record, recorded_graph
-from bfpp.schedules.reading import NotJson, not_of_format, parsed, read_file
+from bfpp.schedules.reading import (
+    NO_TIMES,
+    NotJson,
+    is_execution_trace,
+    not_of_format,
+    parsed,
+    read_file,
+)
 from bfpp.schedules.validity.structure import columns, numbering
 from bfpp.traces.formats.memory_json import MalformedMemory, memory_record, recorded_memory
 from bfpp.traces.formats.text_files import written
-from bfpp.traces.timeline.timeline import About, Timeline
+from bfpp.traces.timeline.timeline import About, Replicas, Timeline
 
 FORMAT = "bfpp timeline 1"
 
@@ -68,17 +79,28 @@ def load_timeline(path: Path | str) -> Timeline:
 
 def write_timeline(timeline: Timeline) -> str:
     """The timeline as JSON text; raises `ValueError` where a time is not finite."""
-    times = {name: getattr(timeline, name) for name in NEEDED + MEASURED_ALONE}
-    record = {
+    record: dict[str, Any] = {
         "format": FORMAT,
         "source": timeline.source,
         "about": dict(timeline.about),
         "graph": graph_record(timeline.graph),
-        **{name: None if column is None else column.tolist() for name, column in times.items()},
+        **_columns(timeline),
     }
     if timeline.memory:
         record["memory"] = memory_record(timeline.memory)
+    if timeline.replicas:
+        record["replicas"] = {
+            "shown": timeline.replicas.shown,
+            "groups": timeline.replicas.groups,
+            "of_replica": timeline.replicas.of_replica.tolist(),
+            "times": [_columns(each) for each in timeline.replicas.timelines],
+        }
     return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _columns(timeline: Timeline) -> dict[str, list[float] | None]:
+    times = {name: getattr(timeline, name) for name in NEEDED + MEASURED_ALONE}
+    return {name: None if each is None else each.tolist() for name, each in times.items()}
 
 
 def read_timeline(text: str | bytes) -> Timeline:
@@ -91,6 +113,8 @@ def read_timeline(text: str | bytes) -> Timeline:
         isinstance(record, dict) and "traceEvents" in record
     ):
         raise MalformedTimeline("is a trace: bfpp import makes a timeline of it")
+    if is_execution_trace(record):
+        raise MalformedTimeline(f"is an execution trace of PyTorch, which {NO_TIMES}")
     if fault := not_of_format(record, "a timeline", FORMAT):
         raise MalformedTimeline(fault)
     return recorded_timeline(record)
@@ -113,19 +137,41 @@ def _timeline(record: Mapping[str, Any]) -> Timeline:
         raise MalformedTimeline("source is not a name")
     graph = recorded_graph(record["graph"])
     _require_sound(graph)
-    times = {name: _seconds(record[name], name, len(graph)) for name in NEEDED}
-    times |= {
-        name: _seconds(record[name], name, len(graph))
+    timeline = _of_times(record, graph, record["source"], _about(record["about"]))
+    timeline = replace(timeline, memory=recorded_memory(record.get("memory", []), graph))
+    if "replicas" in record:
+        return replace(timeline, replicas=_replicas(record["replicas"], timeline))
+    return timeline
+
+
+def _of_times(record: Mapping[str, Any], graph: TaskGraph, source: str, about: About) -> Timeline:
+    tasks = len(graph)
+    start, end = (_seconds(record[name], name, tasks) for name in NEEDED)
+    posted, ready = (
+        None if record[name] is None else _seconds(record[name], name, tasks)
         for name in MEASURED_ALONE
-        if record[name] is not None
-    }
-    return Timeline(
-        graph=graph,
-        source=record["source"],
-        about=_about(record["about"]),
-        memory=recorded_memory(record.get("memory", []), graph),
-        **times,
     )
+    return Timeline(graph, start, end, source, posted, ready, about)
+
+
+def _replicas(record: object, timeline: Timeline) -> Replicas:
+    """Timelines of all replicas: each differs from the file's own in its times."""
+    if not isinstance(record, dict):
+        raise MalformedTimeline("replicas: is not an object")
+    listed, places = record["times"], record["of_replica"]
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise MalformedTimeline("replicas: there are no times of each")
+    if not isinstance(places, list) or not {*map(type, places)} == {int}:
+        raise MalformedTimeline("replicas: of_replica does not hold numbers")
+    shown, groups = record["shown"], record["groups"]
+    if not {*places} <= {*range(len(listed))} or shown not in range(len(places)):
+        raise MalformedTimeline(f"replicas: of_replica or shown is not one of {len(listed)}")
+    if type(groups) is not int or groups < 1 or len(listed) % groups:
+        raise MalformedTimeline(f"replicas: {len(listed)} cannot be in groups")
+    if groups > 1 and not timeline.graph.communication.hybrid:
+        raise MalformedTimeline("replicas: without hybrid sharding, they are one group")
+    own = [_of_times(each, timeline.graph, timeline.source, timeline.about) for each in listed]
+    return Replicas(own, np.array(places, dtype=np.int32), int(shown), groups)
 
 
 def _seconds(values: object, name: str, tasks: int) -> Seconds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bfpp.schedules.reading import NO_TIMES, is_execution_trace
 from bfpp.traces.profiles.profile import (
     MalformedTrace,
     Profile,
@@ -36,6 +37,8 @@ def read_kineto(trace: object) -> Profile:
 
 def require_events(trace: object) -> Mapping[str, Any]:
     """The trace, if it is one of Chrome's; raises `MalformedTrace`."""
+    if is_execution_trace(trace):
+        raise MalformedTrace(f"is an execution trace of PyTorch, which {NO_TIMES}")
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise MalformedTrace("is not a Chrome trace: it has no list of traceEvents")
     return trace

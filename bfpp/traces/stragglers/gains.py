@@ -17,6 +17,12 @@ class Remedy(NamedTuple):
 
     `gain` is the share of the mean step that it saves, for as much work; 90 % of steps save
     between `low` and `high`. None where that cannot be told: of one step, there is no interval.
+
+    >>> import bfpp
+    >>> slow = bfpp.Experiment("1f1b", pp=2, dp=2, microbatches=4, slow="rank=1,replica=1:1.5")
+    >>> [best] = [each for each in bfpp.explain(slow).remedies if each.name == "replace"]
+    >>> best.change, round(best.gain, 3)
+    ('devices at rank=1,replica=1 as fast as the others', 0.286)
     """
 
     name: str

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ import numpy as np
 from bfpp.core.rank_times import RankTimes, StepSums, step_sums
 from bfpp.schedules import Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.traces.timeline.memory_record import MemoryRecord
 from bfpp.traces.timeline.rank_times import rank_times
 from bfpp.traces.timeline.renderers import FIGURE, NOTEBOOK, RENDERERS
@@ -45,7 +46,8 @@ class Timeline:
     lane (`posted`), and when it first could have begun at one of its ends
     (`ready`), where it then waited for its peers.
 
-    `memory` has the memory of each rank, where that is known.
+    `memory` has the memory of each rank, where that is known, and `replicas` the timelines of all
+    replicas, this one's among them, where they differ.
 
     >>> import bfpp
     >>> timeline = bfpp.simulate(bfpp.build_graph("gpipe", bfpp.Layout(2, 2)), bfpp.AbstractCosts())
@@ -61,6 +63,7 @@ class Timeline:
     ready: Seconds | None = None
     about: About = field(default_factory=dict)
     memory: Sequence[MemoryRecord] = ()
+    replicas: Replicas | None = None
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):  # of the type that compiled loops take
@@ -129,3 +132,48 @@ class Timeline:
     def describe(self, number: int) -> tuple[Task, float, float]:
         """A task with its start and end."""
         return self.graph.task(number), float(self.start[number]), float(self.end[number])
+
+
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """Timelines of one graph, on one clock; `of_replica` has the place of each replica's.
+
+    `shown` is the replica whose timeline is the step's. The timelines are of replicas in as many
+    `groups` of equal size: more than one with hybrid sharding.
+
+    >>> import bfpp, numpy
+    >>> step = bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline
+    >>> Replicas([step], numpy.zeros(4, int)).of(3) is step
+    True
+    """
+
+    timelines: Sequence[Timeline]
+    of_replica: Integers
+    shown: int = 0
+    groups: int = 1
+
+    def of(self, replica: int) -> Timeline:
+        """The timeline of a replica; raises `InvalidConfiguration` where there is none."""
+        if not 0 <= replica < len(self.of_replica):
+            last = len(self.of_replica) - 1
+            raise InvalidConfiguration("replica", f"there is no {replica}: they are 0 to {last}")
+        return self.timelines[int(self.of_replica[replica])]
+
+    @property
+    def place(self) -> int:
+        """The place of the timeline that is the step's."""
+        return int(self.of_replica[self.shown])
+
+    def alike(self, place: int) -> list[int]:
+        """The replicas that one timeline stands for."""
+        numbers: list[int] = np.flatnonzero(self.of_replica == place).tolist()
+        return numbers
+
+
+def showing(timeline: Timeline, replica: int) -> Timeline:
+    """The same step, by another replica; raises `InvalidConfiguration` where there is none."""
+    if (replicas := timeline.replicas) is None:
+        raise InvalidConfiguration("replica", "the timeline has one replica, that stands for all")
+    other = replicas.of(replica)
+    memory = timeline.memory if int(replicas.of_replica[replica]) == replicas.place else ()
+    return replace(other, memory=memory, replicas=replace(replicas, shown=replica))

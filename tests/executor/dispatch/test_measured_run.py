@@ -61,6 +61,18 @@ def test_every_task_is_there_and_in_order(timeline: Timeline) -> None:
         assert (earlier <= later + ROUNDING).all()
 
 
+def test_all_replicas_are_there_on_one_clock(timeline: Timeline) -> None:
+    replicas = timeline.replicas
+    assert replicas is not None
+    assert (replicas.shown, replicas.of_replica.tolist()) == (0, [0, 1])
+    first, second = replicas.timelines
+    assert min(first.first_start, second.first_start) == 0
+    np.testing.assert_allclose(first.start - first.first_start, timeline.start, atol=ROUNDING)
+    gathers = timeline.graph.operation == Operation.GATHER
+    assert gathers.any()  # both replicas begin them together
+    np.testing.assert_allclose(first.start[gathers], second.start[gathers], atol=ROUNDING)
+
+
 def test_dependencies_are_respected(timeline: Timeline) -> None:
     for number, before in enumerate(predecessors(timeline.graph)):
         for other in before:

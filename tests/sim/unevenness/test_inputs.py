@@ -25,9 +25,27 @@ def test_lists_and_histograms_in_the_text():
     assert counted("lengths", "1:3,5").largest == 5
 
 
+@pytest.mark.parametrize("text", ["64-4096:6000", "64 - 4096 : 6000, 9:0"])
+def test_bins_are_spread_evenly_over_the_logarithm(text):
+    found = counted("lengths", text)
+    assert found.counts.sum() == 6000
+    assert (found.numbers[0] >= 64) & (found.largest <= 4096)
+    for edge in (128, 256, 512, 1024, 2048):  # sixths of the bin, each within a part of 32
+        below = found.counts[found.numbers < edge].sum()
+        assert below / 6000 == pytest.approx(np.log2(edge / 64) / 6, abs=1 / 32)
+    assert found.mean == pytest.approx((4096 - 64) / np.log(64), rel=0.01)
+
+
+def test_bins_that_hold_few_or_narrow_numbers():
+    assert read("7-7:3,8-9:4") == {7: 3, 8: 2, 9: 2}
+    assert sum(read("1-1000000:3").values()) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "text", "numbers"),
     [
+        ("bins.csv", "length,count\n7-7,2\n1-1,3\n", {1: 3, 7: 2}),
+        ("bare.csv", "7-7,2\n9,3\n", {7: 2, 9: 3}),
         ("plain.txt", "512\n4096\n\n512\n", {512: 2, 4096: 1}),
         ("one.csv", "512\n4096\n", {512: 1, 4096: 1}),
         ("two.csv", "512,3\n4096,1\n", {512: 3, 4096: 1}),
@@ -63,6 +81,9 @@ def test_columns_of_parquet_files(tmp_path, column, numbers):
     [
         ("many", "is not a list of numbers"),
         ("512:x", "is not a list of numbers"),
+        ("9-8:1", "is not a list of numbers"),
+        ("0-8:1", "is not a list of numbers"),
+        ("-5", "is not a list of numbers"),
         ("0:0", "holds no numbers"),
         ("absent.csv", "absent.csv: No such file"),
         ("9999999999", "out of range"),
@@ -75,7 +96,14 @@ def test_what_are_no_numbers_is_refused(text, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "holds no numbers"), ("length,count\n1,x\n", "row 1 does not hold"), ("a,b\n1\n2", "")],
+    [
+        ("", "holds no numbers"),
+        ("length,count\n", "holds no numbers"),
+        ("count\n3\n", "has no column but count"),
+        ("length\n" + "9" * 200_000, "field larger than"),
+        ("length,count\n1,x\n", "row 1 does not hold"),
+        ("a,b\n1\n2", ""),
+    ],
 )
 def test_files_without_numbers_are_refused(tmp_path, text, words):
     (tmp_path / "wrong.csv").write_text(text)
@@ -139,6 +167,9 @@ def test_loads_of_experts(tmp_path):
         "layer,expert\n0,0\n": "has no column count",
         "layer,expert,count\n": "holds no loads",
         "layer,expert,count\n0,0\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,-1\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,9999999999999999999999\n": "row 1 does not hold",
+        "layer,expert,count\n0,0,0\n": "holds no loads",
     }.items():
         path.write_text(text)
         with pytest.raises(InvalidConfiguration, match=words):

@@ -162,6 +162,19 @@ def test_what_others_wrote_by_that_schema_is_refused(bfpp, schema, tmp_path):
     ):
         code, _, err = bfpp(f"import {tmp_path / name} --out {tmp_path / 'out.json'}")
         assert (code, err.count("\n"), reason in err) == (2, 1, True)
+    code, _, err = bfpp(f"explain {tmp_path / 'others.et'}")
+    assert (code, err.count("\n"), "is a Chakra trace" in err) == (2, 1, True)
+
+
+@pytest.mark.parametrize("command", ["explain {}", "import {} --out out.json"])
+def test_execution_traces_without_times_are_refused_with_what_to_give(bfpp, tmp_path, command):
+    """As PyTorch's `ExecutionTraceObserver` writes them."""
+    node = {"name": "aten::add", "id": 2, "parent": 1, "seq_id": -1}
+    path = tmp_path / "et.json"
+    path.write_text(json.dumps({"schema": "1.0.1", "pid": 3, "nodes": [node]}))
+    code, _, err = bfpp(command.format(path))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "an execution trace of PyTorch, which has no start times" in err
 
 
 def named_passes(timeline: Timeline) -> dict[tuple[int, int, int], tuple[float, float]]:

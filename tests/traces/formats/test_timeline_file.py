@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bfpp.api.predictions import predict
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.engines import simulate
+from bfpp.sim.experiment.experiment import Experiment
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.difference import difference
+from bfpp.traces.explain.looks import Cause
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.schedule import svg
 from bfpp.traces.figures.terminal import text as drawn_text
@@ -62,6 +65,55 @@ def test_what_is_written_comes_back(timeline, about):
         column, written = getattr(again, name), getattr(timeline, name)
         assert (column is None) == (written is None)
         assert column is None or (column == written).all()
+
+
+def of_replicas() -> dict:
+    """A timeline whose replicas differ, as JSON holds it."""
+    slowed = Experiment("1f1b", pp=2, dp=3, microbatches=4, reduce=0.4, slow="rank=1,replica=1:1.3")
+    return json.loads(write_timeline(predict(slowed).whole_timeline))
+
+
+def test_replicas_come_back():
+    again = read_timeline(json.dumps(of_replicas()))
+    assert json.loads(write_timeline(again)) == of_replicas()
+    replicas = again.replicas
+    assert (replicas.shown, replicas.of_replica.tolist(), len(replicas.timelines)) == (
+        1, [0, 1, 0], 2,
+    )  # fmt: skip
+    np.testing.assert_array_equal(replicas.of(1).start, again.start)
+    waits = [Causes(replicas.of(each)).mean_rank[str(Cause.REPLICAS)] for each in range(3)]
+    assert waits == [pytest.approx(3.6), 0.0, pytest.approx(3.6)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (3, "is not an object"),
+        ({"times": 3}, "there are no times"),
+        ({"times": [3]}, "there are no times"),
+        ({"of_replica": [True]}, "does not hold numbers"),
+        ({"of_replica": []}, "does not hold numbers"),
+        ({"of_replica": [0, 2, 0]}, "not one of 2"),
+        ({"shown": 3}, "not one of 2"),
+        ({"shown": [0]}, "not one of 2"),
+        ({"groups": 0}, "cannot be in groups"),
+        ({"groups": True}, "cannot be in groups"),
+        ({"groups": 2}, "without hybrid sharding"),
+    ],
+)
+def test_replicas_that_are_none_are_refused(wrong, words):
+    record = of_replicas()
+    record["replicas"] = record["replicas"] | wrong if isinstance(wrong, dict) else wrong
+    with pytest.raises(MalformedTimeline, match=f"replicas: .*{words}"):
+        read_timeline(json.dumps(record))
+
+
+@pytest.mark.parametrize("missing", ["times", "of_replica", "shown", "groups"])
+def test_replicas_without_a_key_are_refused(missing):
+    record = of_replicas()
+    del record["replicas"][missing]
+    with pytest.raises(MalformedTimeline, match=f"KeyError '{missing}'"):
+        read_timeline(json.dumps(record))
 
 
 def example():

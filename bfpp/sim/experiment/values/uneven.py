@@ -54,8 +54,8 @@ class UnevenValues(PhysicalValues):
         None,
         UNEVEN,
         "name",
-        "lengths of documents in tokens: a list (512,4096), a histogram (512:10,4096:1), or a "
-        ".txt, .csv (length,count) or .parquet file (FILE.parquet:COLUMN)",
+        "lengths of documents in tokens: a list (512,4096), a histogram (512:10,4096:1; bins: "
+        "512-1024:10), or a .txt, .csv (length,count) or .parquet file (FILE.parquet:COLUMN)",
         "LENGTHS|FILE",
     )
     packing: str = option(
