@@ -84,12 +84,24 @@ def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_gpu_too_small_for_all_that_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four channels, of 8 blocks each: stages take turns on two ranks."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 32)
+    ended = run_here(capsys, *SMALL, "--backend", "cuda")
+    assert ended.code == 2
+    assert "--backend: kernels of communication may take 32 multiprocessors of r" in ended.errors
+
+
 def test_a_run_that_memory_cannot_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused before it takes all memory there is, by whichever door, unless it is to be tried."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda _: 2.0**-2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 132)
     kept = r"weights, gradients and states of the optimizer take .* GiB; this machine has"
     peak = r"the peak of a rank takes .* GiB; the GPU has"
     for backend, what in (("local", kept), ("cuda", peak)):
@@ -102,6 +114,7 @@ def test_a_run_that_memory_cannot_hold(
     made = r"bfpp run: --memory-check: making the model takes .* GiB; this machine has .* GiB"
     assert re.fullmatch(made, run_here(capsys, *SMALL, "--backend", "cuda").line)
     monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda _: 2.0**-2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 132)
     with pytest.raises(bfpp.InvalidConfiguration, match=f"^memory_check: {kept}"):
         bfpp.train(MODEL, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
     assert run_here(capsys, *SMALL, *LOCAL, "--no-memory-check").code == 0

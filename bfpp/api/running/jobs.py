@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from bfpp.executor.settings import Activations, Optimization, Sleeps
+from bfpp.executor.settings import Activations, BackendName, Optimization, Sleeps
 from bfpp.options import shared
 from bfpp.options.run_settings import device_settings, require_consistent, training_settings
 from bfpp.options.trained_model import source_of, ties
@@ -134,9 +134,14 @@ def checked_plan(job: Job) -> Plan:
 
     Raises `InvalidConfiguration` for any other job.
     """
+    from bfpp.executor.devices.devices import device_named, multiprocessors_of
+    from bfpp.executor.plan.process_groups import require_co_resident
+
     job.require_devices()
     plan = job.plan()
     plan.check()
+    if job.backend is BackendName.CUDA:
+        require_co_resident(plan, multiprocessors_of(device_named("cuda")), "its GPU")
     return plan
 
 
