@@ -19,13 +19,19 @@ from bfpp.options.run import (
     add_process_arguments,
 )
 from bfpp.options.training import add_training_arguments
-from bfpp.reports.memory_tables import memory_record, print_memory, start_in_words, start_record
+from bfpp.reports.memory_tables import (
+    memory_record,
+    print_dry_run,
+    print_memory,
+    start_in_words,
+    start_record,
+)
 from bfpp.reports.progress import listening, say
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured_profile import load_profile
 from bfpp.terminal.error_lines import refusing
 from bfpp.terminal.formats import METRICS, TIMELINE
-from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.number_types import index, whole_number
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import print_json, print_table
@@ -44,6 +50,9 @@ MOST_USED = (
 )  # fmt: skip
 """Options that help opens with."""
 
+DRY_CLUSTER = "dgx-h100"
+"""The cluster of a dry run that names none."""
+
 
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp run`."""
@@ -57,6 +66,23 @@ def add_arguments(parser: Parser) -> None:
     add_training_arguments(parser)
     shared.add_uneven_arguments(parser)
     group = parser.add_argument_group("output")
+    group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="start nothing: print the tasks, process groups, communicators and memory of one rank",
+    )
+    group.add_argument(
+        "--rank",
+        type=index,
+        metavar="R",
+        help="process of --dry-run, numbered as torchrun's RANK (default: 0)",
+    )
+    group.add_argument(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="cluster that --dry-run is for, or whose peak MFU is a share of: a preset, or a TOML "
+        f"file (default: {DRY_CLUSTER} for --dry-run, and no MFU)",
+    )
     group.add_argument(
         "--verify",
         action="store_true",
@@ -91,6 +117,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of_options(options)
+    if options.dry_run:
+        return _dry_run(options, job)
     from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from bfpp.executor.run.session import train
@@ -136,6 +164,19 @@ def run(options: argparse.Namespace) -> int:
     if outcome.stopped:
         return STOPPED
     return 0 if verification is None or verification.is_exact else 1
+
+
+def _dry_run(options: argparse.Namespace, job: Job) -> int:
+    """Report on one rank of a job that is not run."""
+    from bfpp.api.running.dry_run import dry_run
+
+    assumed = assumptions(options)
+    record = dry_run(job, options.rank or 0, options.cluster or DRY_CLUSTER)
+    if options.json:
+        print_json(with_assumptions(record, assumed))
+    else:
+        print_dry_run(record)
+    return 0
 
 
 def _stopped(outcome: TrainingResult) -> str:
