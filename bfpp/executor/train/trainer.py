@@ -228,7 +228,7 @@ class Trainer:
         return float(total), whole, worst
 
     def _contribution(self, loss: float, span: Span, is_bad: bool) -> Tensor:
-        """What this process tells all others of a step: a loss to add up, the rest for maxima.
+        """A process's part in what all learn of a step: a loss to add up, the rest for maxima.
 
         Of each group that it is in, when it began: its first member says whether together.
         """
