@@ -119,7 +119,12 @@ def run(options: argparse.Namespace) -> int:
     job = job_of_options(options)
     if options.dry_run:
         return _dry_run(options, job)
-    from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
+    from bfpp.api.running.run_memory import (
+        memory_of_job,
+        peak_seconds_of_step,
+        require_memory,
+        start_of_job,
+    )
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from bfpp.executor.run.session import train
     from bfpp.executor.run.verification import verify
@@ -135,10 +140,11 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_check:
         require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
+    peak_seconds = peak_seconds_of_step(job, plan, options.cluster) if options.cluster else None
     sleeps = sleeps_of(load_profile(options.sleep), plan, options) if options.sleep else None
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
-        with listening(options, job, tokens) as listener:
+        with listening(options, job, tokens, peak_seconds) as listener:
             limits = limits_of(options)
             outcome = launch(train, job, job.processes, limits, listener, options.interface)
     except RunFailed as error:
@@ -153,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
     use_cores(job.workers)
     verification = verify(plan, outcome) if options.verify and not outcome.stopped else None
     memory = memory_record(outcome.memory, predicted, plan.graph)
-    record = _record(job, outcome, tokens, verification)
+    record = _record(job, outcome, (tokens, peak_seconds), verification)
     record |= {"memory": memory, "start_memory": start_record(outcome.start, starts)}
     if options.json:
         print_json(with_assumptions(record, assumed))
@@ -235,9 +241,13 @@ def _write_trace(
 
 
 def _record(
-    job: Job, outcome: TrainingResult, tokens: int, verification: Verification | None
+    job: Job,
+    outcome: TrainingResult,
+    work: tuple[int, float | None],
+    verification: Verification | None,
 ) -> dict[str, Any]:
-    """The results; times in seconds."""
+    """The results; times in seconds. A step's `work` is its tokens, and its time at the peak."""
+    tokens, peak_seconds = work
     seconds = [report.seconds for report in outcome.reports]
     elapsed = [report.elapsed for report in outcome.reports]
     record = {
@@ -249,6 +259,7 @@ def _record(
         "median_step_time": statistics.median(seconds) if seconds else None,
         "elapsed_times": elapsed,
         "tokens_per_second": tokens / statistics.median(elapsed) if elapsed else None,
+        "mfu": peak_seconds / statistics.median(elapsed) if elapsed and peak_seconds else None,
         "stopped": outcome.stopped,
         "saved": outcome.saved and str(outcome.saved),
         "resumed_from": outcome.resumed_from and str(outcome.resumed_from),
@@ -293,6 +304,8 @@ def _print(
             ("iteration time, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
+        if record["mfu"] is not None:
+            rows.append(("MFU", f"{record['mfu']:.1%}"))
         if losses := [each.loss for each in outcome.evaluations]:
             rows.append(("evaluation, first and last", f"{losses[0]:.4f}, {losses[-1]:.4f}"))
         if skipped := record["skipped_steps"]:

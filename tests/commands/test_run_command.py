@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps
 
 KEYS = {
     "schema", "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
-    "elapsed_times", "tokens_per_second", "stopped", "saved", "resumed_from", "changed",
+    "elapsed_times", "tokens_per_second", "mfu", "stopped", "saved", "resumed_from", "changed",
     "skipped_steps", "evaluations", "memory", "start_memory",
 }  # fmt: skip
 VERIFIED = {
@@ -73,6 +74,20 @@ BAD = {
     "--layers 4 --text missing": "--text: missing: No such file or directory",
     "--checkpoint": "argument --checkpoint: expected one argument",
 }
+
+
+@pytest.mark.usefixtures("one_process")
+def test_mfu_is_the_models_flops_over_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    """GEMMs of two layers and the output layer, and attention; three passes of each."""
+    words = "--layers 2 --hidden 16 --heads 2 --context 8 --microbatch-size 1 --microbatches 2"
+    ended = run_here(
+        capsys, "1f1b", "--pp", "2", *words.split(), *LOCAL, "--steps", "3",
+        "--cluster", "dgx-h100", "--json",
+    )  # fmt: skip
+    layer = 24 * 8 * 16**2 + 4 * 8**2 * 16
+    flops = 2 * 3 * (2 * layer + 2 * 8 * 16 * 257)
+    median = statistics.median(ended.record["elapsed_times"])
+    assert ended.record["mfu"] * median == pytest.approx(flops / (2 * 67e12))
 
 
 @pytest.mark.parametrize("options", BAD)
