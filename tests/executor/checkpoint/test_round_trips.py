@@ -16,6 +16,8 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from bfpp.executor import checkpoint
 from bfpp.executor.checkpoint import TensorPieces, load, save
@@ -25,6 +27,7 @@ from bfpp.executor.model.model import Model
 from bfpp.executor.run.state import pieces_of, under_own_names
 from bfpp.schedules import Communication, Sharding, find_schedule
 from tests.executor.model.test_modules import Network, batch, loss, model_of
+from tests.helpers.checkpoint_states import run_group
 from tests.helpers.small_models import chain
 from tests.helpers.strategies import some_configuration
 from tests.helpers.training_runs import plan_of, training
@@ -91,6 +94,34 @@ def test_a_network_comes_home_with_the_names_of_its_state_dict(
     for name, value in network.named_parameters():
         assert torch.equal(value.flatten(), named[name])
         assert not torch.equal(value, before[name])
+
+
+def read_sharded(rank: int, path: Path, shapes: dict[str, torch.Size]) -> dict[str, list[float]]:
+    """As torchtitan reads: into DTensors of two processes, each with half of the rows."""
+    mesh = init_device_mesh("cpu", (2,))
+    state = {
+        name: distribute_tensor(torch.zeros(shape, dtype=torch.float64), mesh, [Shard(0)])
+        for name, shape in shapes.items()
+    }
+    dcp.load(state, checkpoint_id=path)
+    assert all(len(each.to_local()) < len(each) for each in state.values()), rank
+    return {name: each.full_tensor().flatten().tolist() for name, each in state.items()}
+
+
+@pytest.mark.slow
+def test_a_mesh_of_processes_reads_dtensors(tmp_path: Path) -> None:
+    model = chain(4)
+    configuration = some_configuration(find_schedule("1f1b"), 2, Communication(Sharding.FULL))
+    with training(plan_of(configuration.graph(), model, 3)) as run:
+        run.run(range(2))
+        path = run.save(tmp_path / "saved", 2)
+        trained = run.values()
+    shapes = {
+        name: value.shape
+        for name, value in nn.Sequential(*(make() for make in model.layers)).named_parameters()
+    }
+    first, second = run_group(2, tmp_path / "meeting", read_sharded, path, shapes)
+    assert first == second == {name: trained[name].tolist() for name in shapes}
 
 
 def test_a_list_of_layers_is_read_as_a_sequential_of_them(tmp_path: Path) -> None:
