@@ -27,13 +27,19 @@ from bfpp.options.running.settings import (
 )
 from bfpp.options.running.trained_model import source_of
 from bfpp.options.running.training import add_training_arguments
-from bfpp.reports.memory_tables import memory_record, print_memory, start_in_words, start_record
+from bfpp.reports.memory_tables import (
+    memory_record,
+    print_dry_run,
+    print_memory,
+    start_in_words,
+    start_record,
+)
 from bfpp.reports.progress import listening, say
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.terminal.error_lines import refusing
 from bfpp.terminal.formats import METRICS, TIMELINE
-from bfpp.terminal.number_types import whole_number
+from bfpp.terminal.number_types import index, whole_number
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import print_json, print_table
@@ -52,6 +58,9 @@ MOST_USED = (
 )  # fmt: skip
 """Options that help opens with."""
 
+DRY_CLUSTER = "dgx-h100"
+"""The cluster of a dry run that names none."""
+
 
 def add_arguments(parser: Parser) -> None:
     """The options of `bfpp run`."""
@@ -65,6 +74,23 @@ def add_arguments(parser: Parser) -> None:
     add_training_arguments(parser)
     shared.add_uneven_arguments(parser)
     group = parser.add_argument_group("output")
+    group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="start nothing: print the tasks, process groups, communicators and memory of one rank",
+    )
+    group.add_argument(
+        "--rank",
+        type=index,
+        metavar="R",
+        help="process of --dry-run, numbered as torchrun's RANK (default: 0)",
+    )
+    group.add_argument(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="cluster that --dry-run is for, or whose peak MFU is a share of: a preset, or a TOML "
+        f"file (default: {DRY_CLUSTER} for --dry-run, and no MFU)",
+    )
     group.add_argument(
         "--verify",
         action="store_true",
@@ -119,7 +145,14 @@ def job_of_options(options: argparse.Namespace) -> Job:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of_options(options)
-    from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
+    if options.dry_run:
+        return _dry_run(options, job)
+    from bfpp.api.running.run_memory import (
+        memory_of_job,
+        peak_seconds_of_step,
+        require_memory,
+        start_of_job,
+    )
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from bfpp.executor.run.session import train
     from bfpp.executor.run.verification import verify
@@ -135,6 +168,7 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_check:
         require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
+    peak_seconds = peak_seconds_of_step(job, plan, options.cluster) if options.cluster else None
     sleeps = (
         sleeps_of(load_profile(options.sleep), plan, uneven_experiment(options))
         if options.sleep
@@ -142,7 +176,7 @@ def run(options: argparse.Namespace) -> int:
     )
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
-        with listening(options, job, tokens) as listener:
+        with listening(options, job, tokens, peak_seconds) as listener:
             limits = limits_of(options)
             outcome = launch(train, job, job.processes, limits, listener, options.interface)
     except RunFailed as error:
@@ -157,7 +191,7 @@ def run(options: argparse.Namespace) -> int:
     use_cores(job.workers)
     verification = verify(plan, outcome) if options.verify and not outcome.stopped else None
     memory = memory_record(outcome.memory, predicted, plan.graph)
-    record = _record(job, outcome, tokens, verification)
+    record = _record(job, outcome, (tokens, peak_seconds), verification)
     record |= {"memory": memory, "start_memory": start_record(outcome.start, starts)}
     if options.json:
         print_json(with_assumptions(record, assumed))
@@ -168,6 +202,19 @@ def run(options: argparse.Namespace) -> int:
     if outcome.stopped:
         return STOPPED
     return 0 if verification is None or verification.is_exact else 1
+
+
+def _dry_run(options: argparse.Namespace, job: Job) -> int:
+    """Report on one rank of a job that is not run."""
+    from bfpp.api.running.dry_run import dry_run
+
+    assumed = assumptions(options)
+    record = dry_run(job, options.rank or 0, options.cluster or DRY_CLUSTER)
+    if options.json:
+        print_json(with_assumptions(record, assumed))
+    else:
+        print_dry_run(record)
+    return 0
 
 
 def _stopped(outcome: TrainingResult) -> str:
@@ -228,9 +275,13 @@ def _write_trace(
 
 
 def _record(
-    job: Job, outcome: TrainingResult, tokens: int, verification: Verification | None
+    job: Job,
+    outcome: TrainingResult,
+    work: tuple[int, float | None],
+    verification: Verification | None,
 ) -> dict[str, Any]:
-    """The results; times in seconds."""
+    """The results; times in seconds. A step's `work` is its tokens, and its time at the peak."""
+    tokens, peak_seconds = work
     seconds = [report.seconds for report in outcome.reports]
     elapsed = [report.elapsed for report in outcome.reports]
     record = {
@@ -242,6 +293,7 @@ def _record(
         "median_step_time": statistics.median(seconds) if seconds else None,
         "elapsed_times": elapsed,
         "tokens_per_second": tokens / statistics.median(elapsed) if elapsed else None,
+        "mfu": peak_seconds / statistics.median(elapsed) if elapsed and peak_seconds else None,
         "stopped": outcome.stopped,
         "saved": outcome.saved and str(outcome.saved),
         "resumed_from": outcome.resumed_from and str(outcome.resumed_from),
@@ -286,6 +338,8 @@ def _print(
             ("iteration time, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
+        if record["mfu"] is not None:
+            rows.append(("MFU", f"{record['mfu']:.1%}"))
         if losses := [each.loss for each in outcome.evaluations]:
             rows.append(("evaluation, first and last", f"{losses[0]:.4f}, {losses[-1]:.4f}"))
         if skipped := record["skipped_steps"]:

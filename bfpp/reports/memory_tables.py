@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bfpp.schedules import TaskGraph
@@ -28,34 +28,25 @@ def memory_record(
     most that is taken for it.
     """
     on_device = [held.on_device(graph) for held in predicted]
-    on_host = [round(held.on_host(graph)) if _is_known(held) else None for held in predicted]
+    on_host = [round(held.on_host(graph)) if held.has_saved else None for held in predicted]
     return [
         {
             "rank": each.held.rank,
             "replica": each.replica,
             "tp_rank": each.tp_rank,
-            **_peak(held := each.held.on_device(graph)),
+            **(held := each.held.on_device(graph)).at_peak_in_bytes,
             **_task(held, graph),
             "host": each.host,
-            **{f"predicted_{name}": it for name, it in _peak(on_device[held.rank]).items()},
+            **{
+                f"predicted_{name}": it
+                for name, it in on_device[held.rank].at_peak_in_bytes.items()
+            },
             "predicted_host": on_host[held.rank],
             "allocated": each.allocated,
             "reserved": each.reserved,
         }
         for each in measured
     ]
-
-
-def _peak(held: MemoryRecord) -> dict[str, Any]:
-    """A peak that leaves activations out is none."""
-    known = _is_known(held) and PARTS["transient"] in held.during
-    parts = {name: round(size) for name, size in held.at_peak.items()}
-    return {"peak": sum(parts.values()) if known else None, "parts": parts}
-
-
-def _is_known(held: MemoryRecord) -> bool:
-    """True if saved activations are among the parts: of some models they are not predicted."""
-    return PARTS["saved"] in held.during
 
 
 def _task(held: MemoryRecord, graph: TaskGraph) -> dict[str, Any]:
@@ -108,6 +99,81 @@ def print_memory(record: Sequence[dict[str, Any]]) -> None:
             for each in ranks
         ],
     )
+
+
+def print_dry_run(record: Mapping[str, Any]) -> None:
+    """Tables of one rank that is not run: its tasks, groups, kernels that may spin, and memory."""
+    tasks, groups, spinning = record["tasks"], record["groups"], record["spinning"]
+    print_table(
+        f"{record['schedule']}: process {record['process']} of {record['processes']:,}, pipeline "
+        f"rank {record['rank']}, replica {record['replica']}, tensor-parallel rank "
+        f"{record['tp_rank']}",
+        ("", ""),
+        [
+            ("stages", ", ".join(map(str, record["stages"]))),
+            ("layers", str(len(record["layers"]))),
+            ("tasks in a step", f"{tasks['total']:,}"),
+            *((each["operation"], f"{each['tasks']:,}") for each in tasks["operations"]),
+        ],
+    )
+    print_table(
+        "First tasks",
+        ("task", "operation", "stage", "micro-batch", "with process"),
+        [
+            tuple("" if each is None else str(each) for each in row.values())
+            for row in tasks["first"]
+        ],
+    )
+    print_table(
+        "Process groups, in the order in which they are made",
+        ("", "processes", "members", *(("CTAs, most", "memory, most") if spinning else ())),
+        [_group_row(each, with_nccl=spinning is not None) for each in groups],
+    )
+    if spinning:
+        print_table(
+            f"Kernels of communication that may spin at one time on a GPU of {spinning['cluster']}",
+            ("lane", "group", "multiprocessors"),
+            [
+                *((it["lane"], it["group"], str(it["ctas"])) for it in spinning["kernels"]),
+                ("together, at the most", "", str(spinning["ctas"])),
+                ("of the GPU", "", str(spinning["multiprocessors"])),
+            ],
+        )
+    _print_predicted(record)
+
+
+def _group_row(group: Mapping[str, Any], *, with_nccl: bool) -> tuple[str, ...]:
+    members = group["members"]
+    if members is None or len(members) > MEMBERS_SHOWN:
+        shown = f"{members[0]}, {members[1]}, ... {members[-1]}" if members else "all"
+    else:
+        shown = ", ".join(map(str, members))
+    cells = (group["purpose"], f"{group['size']:,}", shown)
+    return (*cells, str(group["max_ctas"]), _in_words(group["bytes"])) if with_nccl else cells
+
+
+MEMBERS_SHOWN = 8
+"""Members of a group that a table names."""
+
+
+def _print_predicted(record: Mapping[str, Any]) -> None:
+    memory, start = record["memory"], record["start_memory"]
+    parts = memory["parts"] if memory else {}
+    rows = [(name, _in_words(size)) for name, size in parts.items()]
+    if memory and memory["peak"] is not None:
+        rows.append(("peak of a step", _in_words(memory["peak"])))
+    communicators = [each["bytes"] or 0 for each in record["groups"]]
+    rows += [
+        ("communicators, at the most", _in_words(sum(communicators))),
+        ("peak before the first step", _in_words(start["peak"])),
+        ("of which on the host", _in_words(start["host"])),
+    ]
+    print_table("Memory, predicted", ("", ""), rows)
+
+
+def _in_words(size: float) -> str:
+    unit, one = unit_of(size)
+    return f"{size / one:.4g} {unit}"
 
 
 def unit_of(most: float) -> tuple[str, int]:

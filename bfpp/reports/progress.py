@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp.api.running.jobs import about
 from bfpp.executor.events import Listener, Message, to_all
 from bfpp.executor.run import listeners
-from bfpp.executor.run.listeners import LastWords, LogLines, MetricsFile
+from bfpp.executor.run.listeners import LastWords, LogLines, MetricsFile, speed
 from bfpp.terminal.error_lines import one_line
 
 if TYPE_CHECKING:
@@ -26,8 +26,12 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def listening(options: argparse.Namespace, job: Job, tokens: int) -> Iterator[Listener]:
+def listening(
+    options: argparse.Namespace, job: Job, tokens: int, peak_seconds: float | None
+) -> Iterator[Listener]:
     """The listeners to a run that the options ask for, with `tokens` tokens in a step.
+
+    It would take `peak_seconds` at the devices' peak, if that is known.
 
     A terminal gets a bar, and any other output log lines; with --json, each only
     if it is asked for.
@@ -37,13 +41,15 @@ def listening(options: argparse.Namespace, job: Job, tokens: int) -> Iterator[Li
     heard: list[Listener] = [LastWords(say)]
     if options.metrics:
         appends = options.resume is not None
-        heard.append(MetricsFile(options.metrics.path, _about(job), tokens, appends, say))
+        heard.append(
+            MetricsFile(options.metrics.path, _about(job), tokens, appends, say, peak_seconds)
+        )
     if options.log_every or not (has_bar or options.json):
-        heard.append(LogLines(tokens, options.log_every))
+        heard.append(LogLines(tokens, options.log_every, peak_seconds=peak_seconds))
     if not has_bar:
         yield to_all(*heard)
         return
-    with _bar(console, job, tokens) as advance:
+    with _bar(console, job, tokens, peak_seconds) as advance:
         yield to_all(advance, *heard)
 
 
@@ -67,7 +73,7 @@ def _about(job: Job) -> dict[str, object]:
 
 
 @contextmanager
-def _bar(console: Console, job: Job, tokens: int) -> Iterator[Listener]:
+def _bar(console: Console, job: Job, tokens: int, peak_seconds: float | None) -> Iterator[Listener]:
     """A bar on standard error, with the loss and how fast it goes."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -78,7 +84,8 @@ def _bar(console: Console, job: Job, tokens: int) -> Iterator[Listener]:
 
         def advance(message: Message) -> None:
             if message["event"] == "step":
-                state = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
+                fast = speed(tokens, peak_seconds, message["elapsed"])
+                state = f"loss {message['loss']:.4f}, {fast}"
                 bar.update(task, completed=message["step"] + 1, state=state)
 
         yield advance

@@ -22,6 +22,14 @@ def whole_number(text: str) -> int:
     return value
 
 
+def index(text: str) -> int:
+    """A number of one of several, from 0 on."""
+    value = whole(text)
+    if value is None or value < 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return value
+
+
 def integer(text: str, largest: int = LARGEST_COUNT) -> int:
     """A whole number of either sign."""
     value = whole(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps
 
 KEYS = {
     "schema", "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
-    "elapsed_times", "tokens_per_second", "stopped", "saved", "resumed_from", "changed",
+    "elapsed_times", "tokens_per_second", "mfu", "stopped", "saved", "resumed_from", "changed",
     "skipped_steps", "evaluations", "memory", "start_memory",
 }  # fmt: skip
 VERIFIED = {
@@ -75,6 +76,20 @@ BAD = {
 }
 
 
+@pytest.mark.usefixtures("one_process")
+def test_mfu_is_the_models_flops_over_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    """GEMMs of two layers and the output layer, and attention; three passes of each."""
+    words = "--layers 2 --hidden 16 --heads 2 --context 8 --microbatch-size 1 --microbatches 2"
+    ended = run_here(
+        capsys, "1f1b", "--pp", "2", *words.split(), *LOCAL, "--steps", "3",
+        "--cluster", "dgx-h100", "--json",
+    )  # fmt: skip
+    layer = 24 * 8 * 16**2 + 4 * 8**2 * 16
+    flops = 2 * 3 * (2 * layer + 2 * 8 * 16 * 257)
+    median = statistics.median(ended.record["elapsed_times"])
+    assert ended.record["mfu"] * median == pytest.approx(flops / (2 * 67e12))
+
+
 @pytest.mark.parametrize("options", BAD)
 def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     ended = run_here(capsys, *SMALL, *LOCAL, *options.split())
@@ -84,12 +99,24 @@ def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_gpu_too_small_for_all_that_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four channels, of 8 blocks each: stages take turns on two ranks."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 32)
+    ended = run_here(capsys, *SMALL, "--backend", "cuda")
+    assert ended.code == 2
+    assert "--backend: kernels of communication may take 32 multiprocessors of r" in ended.errors
+
+
 def test_a_run_that_memory_cannot_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused before it takes all memory there is, by whichever door, unless it is to be tried."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda _: 2.0**-2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 132)
     kept = r"weights, gradients and states of the optimizer take .* GiB; this machine has"
     peak = r"the peak of a rank takes .* GiB; the GPU has"
     for backend, what in (("local", kept), ("cuda", peak)):
@@ -102,6 +129,7 @@ def test_a_run_that_memory_cannot_hold(
     made = r"bfpp run: --memory-check: making the model takes .* GiB; this machine has .* GiB"
     assert re.fullmatch(made, run_here(capsys, *SMALL, "--backend", "cuda").line)
     monkeypatch.setattr("bfpp.executor.devices.devices.memory_of", lambda _: 2.0**-2)
+    monkeypatch.setattr("bfpp.executor.devices.devices.multiprocessors_of", lambda _: 132)
     with pytest.raises(bfpp.InvalidConfiguration, match=f"^memory_check: {kept}"):
         bfpp.train(MODEL, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
     assert run_here(capsys, *SMALL, *LOCAL, "--no-memory-check").code == 0

@@ -138,6 +138,7 @@ QUICK = [
     "measure --simumax system.json --out measured.toml",
     f"calibrate --quick --pp 2 --out profile.toml {SMALL}",
     f"run {TRAINED} --steps 2 --verify {SMALL}",
+    f"run 1f1b --pp 2 --dp 2 --dry-run --rank 3 --backend cuda {SMALL}",
 ]
 
 

@@ -166,8 +166,8 @@ class Ordered:
         self.lane("outside")
         self.current = self.lanes[OUTSIDE]
 
-    def lane(self, name: str) -> OrderedLane:
-        del name
+    def lane(self, name: str, is_urgent: bool = False) -> OrderedLane:
+        del name, is_urgent
         self.lanes.append(OrderedLane(self, len(self.lanes)))
         return self.lanes[-1]
 

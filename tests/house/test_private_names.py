@@ -30,6 +30,8 @@ ALONE = {
     "_pytree", "_execution_engine", "_C", "_will_engine_execute_node",
     # It makes groups with all processes, not with their members alone.
     "_world", "_new_process_group_helper",
+    # Nor does a group say whose communicator others can be split from.
+    "_get_backend",
     # Its runtime of given orders, which is what a backend of ours runs under.
     "_PipelineScheduleRuntime", "_load_csv",
     # Modules tell neither their hooks nor, soon enough, where their parameters are.

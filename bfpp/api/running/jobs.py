@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from bfpp.executor.settings import Activations, Optimization, Sleeps
+from bfpp.executor.settings import Activations, BackendName, Optimization, Sleeps
 from bfpp.schedules import Degrees, InvalidConfiguration, InvalidInput, registered_name
 from bfpp.schedules.formats.orders_file import as_given
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION
@@ -109,9 +109,14 @@ def checked_plan(job: Job) -> Plan:
 
     Raises `InvalidConfiguration` for any other job.
     """
+    from bfpp.executor.devices.devices import device_named, multiprocessors_of
+    from bfpp.executor.plan.process_groups import require_co_resident
+
     job.require_devices()
     plan = job.plan()
     plan.check()
+    if job.backend is BackendName.CUDA:
+        require_co_resident(plan, multiprocessors_of(device_named("cuda")), "its GPU")
     return plan
 
 

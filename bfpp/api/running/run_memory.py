@@ -29,7 +29,7 @@ from bfpp.sim.costs.units.activations import (
     unit_activations,
 )
 from bfpp.sim.memory.memory_over_time import held_over_time
-from bfpp.sim.models.model import Transformer
+from bfpp.sim.models.model import Transformer, model_flops
 from bfpp.sim.models.unit_layers import Layers
 from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord
 from bfpp.traces.timeline.units import GIGABYTE
@@ -115,6 +115,21 @@ def memory_of_job(job: Job, plan: Plan) -> list[MemoryRecord]:
     return predicted_memory(
         plan, job.model.sizes if isinstance(job.model, TransformerSource) else None
     )
+
+
+def peak_seconds_of_step(job: Job, plan: Plan, cluster: str) -> float | None:
+    """Seconds of a step's model FLOPs at the peak of a cluster's GPUs, for the MFU.
+
+    Of a transformer of ours; attention counts as if nothing were masked. Raises
+    `InvalidConfiguration` for a precision in which the cluster has no peak.
+    """
+    from bfpp.executor.model.sources import TransformerSource
+
+    if not isinstance(job.model, TransformerSource):
+        return None
+    flops = model_flops(_model(job.model.sizes), plan.microbatches * plan.microbatch_size)
+    peak = load_cluster(cluster).device.peak_of(parse_precision(str(plan.precision)))
+    return flops / (job.workers * peak)
 
 
 def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[MemoryRecord]:

@@ -2,8 +2,8 @@
 
 A directory of checkpoints holds one subdirectory for each, `save-000012-step-300`:
 the data files and the `.metadata` of torch.distributed.checkpoint, which torch's
-own tools read, and `manifest.json`: the step, the settings, where each tensor's
-values lie, and every file's SHA-256. The rules:
+own tools read, with tensors by name and in their shapes, and `manifest.json`: the step, the
+settings, where each tensor's values lie, and every file's SHA-256. The rules:
 
 - A checkpoint is written under a hidden name and renamed when all processes are
   done and all of it is on disk. So whatever has the name of a checkpoint is

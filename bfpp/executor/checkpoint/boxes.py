@@ -1,8 +1,8 @@
 """A tensor's values as a matrix, and the boxes of it that processes hold and files store.
 
-A tensor that nobody divides is a matrix of one row, and boxes are intervals of it. One that
-tensor-parallel ranks divide has rows as long as where their slices repeat, so that a slice is
-some columns of all rows.
+A tensor of one dimension is a matrix of one row, and boxes are intervals of it. Any other has a
+row for each place along its first dimension, so that a tensor-parallel rank's slice of a weight is
+some of its rows, or some columns of all.
 """
 
 from __future__ import annotations

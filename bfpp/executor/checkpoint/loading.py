@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from bfpp.executor.checkpoint.manifest import (
     require_plain,
 )
 from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
-from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure, shape_of
+from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, chunks_of, one_failure
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 
 
@@ -93,10 +93,10 @@ def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> N
                 f"{path}: {name} has {stored.size} values of {stored.dtype}, "
                 f"but {wanted.size} of {wanted.dtype} in the model"
             )
-        if 1 not in (stored.rows, wanted.rows) and stored.columns != wanted.columns:
+        is_flat = 1 in (len(stored.shape), len(wanted.shape))
+        if manifest.has_shapes and not is_flat and wanted.shape != stored.shape:
             raise CheckpointError(
-                f"{path}: {name} is in rows of {stored.columns} values, "
-                f"but of {wanted.columns} in the model"
+                f"{path}: {name} has shape {[*stored.shape]}, but {[*wanted.shape]} in the model"
             )
 
 
@@ -119,14 +119,25 @@ class Cut(NamedTuple):
 
 
 def _cuts(stored: StoredTensor, columns: int) -> list[Cut]:
-    """The stored boxes, in rows of `columns` values; a flat tensor can be read in any."""
+    """The stored boxes, in rows of `columns` values: those of others are intervals, row by row."""
     if stored.columns == columns:
         return [Cut(extent, 0, extent.box) for extent in stored.extents]
     return [
-        Cut(extent, first, box)
+        Cut(extent, before + first, box)
         for extent in stored.extents
-        for first, box in boxes_of(extent.box.column, extent.box.size, columns)
+        for before, begin, length in _intervals(extent.box, stored.columns)
+        for first, box in boxes_of(begin, length, columns)
     ]
+
+
+def _intervals(box: Box, columns: int) -> Iterator[tuple[int, int, int]]:
+    """The intervals of a tensor's values in a box: values before each, its begin and length."""
+    if box.columns == columns:
+        yield 0, box.row * columns, box.size
+        return
+    for number in range(box.rows):
+        begin = (box.row + number) * columns + box.column
+        yield number * box.columns, begin, box.columns
 
 
 class Reader(FileSystemReader):
@@ -139,7 +150,7 @@ class Reader(FileSystemReader):
         self.directory = path
         self.tensors = stored
         self.columns = {
-            name: pieces.columns if stored[name].rows == 1 else stored[name].columns
+            name: stored[name].columns if pieces.row is None else pieces.columns
             for name, pieces in wanted.items()
         }
         self.cuts = {name: _cuts(stored[name], each) for name, each in self.columns.items()}
@@ -191,8 +202,8 @@ class Reader(FileSystemReader):
             reason = f"the values of {name} cannot be read ({type(error).__name__})"
             raise CheckpointError(f"{file}: {reason}") from error
         tensor = self.tensors[name]
-        shape = chunk_of(extent.box, len(shape_of(tensor.rows, tensor.columns))).sizes
-        if not _is_plain(values, tensor.dtype, shape):
+        block, *_ = chunks_of(extent.box, tensor.shape)
+        if not _is_plain(values, tensor.dtype, block.sizes):
             raise CheckpointError(f"{file}: not the values of {name} that its manifest promises")
         return values
 

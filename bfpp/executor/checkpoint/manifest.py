@@ -12,19 +12,22 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bfpp.executor.checkpoint.boxes import Box, shared
-from bfpp.executor.checkpoint.pieces import DTYPES
+from bfpp.executor.checkpoint.pieces import DTYPES, matrix_of
 from bfpp.executor.checkpoint.processes import CheckpointError
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
+ROWS_FORMAT = 2
+"""Earlier checkpoints are of this format: a tensor's shape is rows and columns, often one row."""
 FLAT_FORMAT = 1
-"""Earlier checkpoints are of this format: all tensors are flat, and extents intervals."""
+"""The earliest are of this one: all tensors are flat, and extents intervals."""
 DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 METADATA_FILE = ".metadata"
 
@@ -55,27 +58,37 @@ class Extent:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor's dtype, its rows' number and length, and where its values are, each once."""
+    """A tensor's dtype and shape, and where its values are, each once, as boxes of its rows."""
 
     dtype: torch.dtype
-    rows: int
-    columns: int
+    shape: tuple[int, ...]
     extents: tuple[Extent, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return matrix_of(self.shape)[0]
+
+    @property
+    def columns(self) -> int:
+        """The values of a row."""
+        return matrix_of(self.shape)[1]
 
     @property
     def size(self) -> int:
         """The number of its values."""
-        return self.rows * self.columns
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint, except for the values."""
+    """A checkpoint, except for the values; tensors of earlier formats have not their own shapes."""
 
     step: int
     settings: dict[str, Any]
     files: Mapping[str, StoredFile]
     tensors: Mapping[str, StoredTensor]
+    has_shapes: bool = True
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +109,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         "tensors": {
             name: {
                 "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": [tensor.rows, tensor.columns],
+                "shape": [*tensor.shape],
                 "extents": [
                     [*extent.box, extent.file, extent.start, extent.length]
                     for extent in tensor.extents
@@ -161,16 +174,16 @@ def _count(value: Any) -> int:
 
 
 def _parsed(content: Any) -> Manifest:
-    known = (FLAT_FORMAT, FORMAT)
-    _require(content["format"] in known, f"its format is none of {known}")
-    tensor_of = _tensor if content["format"] == FORMAT else _flat_tensor
+    _require(content["format"] in TENSORS, f"its format is none of {[*TENSORS]}")
+    tensor_of = TENSORS[content["format"]]
     _require(isinstance(content["settings"], dict), "its settings are not an object")
     files = {
         _file_name(name): StoredFile(_count(file["length"]), str(file["sha256"]))
         for name, file in content["files"].items()
     }
     tensors = {name: tensor_of(name, value, files) for name, value in content["tensors"].items()}
-    return Manifest(_count(content["step"]), content["settings"], files, tensors)
+    has_shapes = content["format"] == FORMAT
+    return Manifest(_count(content["step"]), content["settings"], files, tensors, has_shapes)
 
 
 def _file_name(name: str) -> str:
@@ -181,7 +194,8 @@ def _file_name(name: str) -> str:
 
 
 def _tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
-    rows, columns = map(_count, value["shape"])
+    shape = tuple(map(_count, value["shape"]))
+    rows, columns = matrix_of(shape)
     extents = tuple(
         Extent(Box(*map(_count, box)), _file_name(file), _count(start), _count(length))
         for *box, file, start, length in value["extents"]
@@ -199,11 +213,21 @@ def _tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTen
         all(each.start + each.length <= files[each.file].length for each in extents),
         f"{name} is said to lie outside its file",
     )
-    return StoredTensor(DTYPES[value["dtype"]], rows, columns, extents)
+    return StoredTensor(DTYPES[value["dtype"]], shape, extents)
+
+
+def _tensor_of_rows(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
+    """A tensor of the format of rows: what has one of them is flat."""
+    rows, columns = value["shape"]
+    return _tensor(name, {**value, "shape": [columns] if rows == 1 else [rows, columns]}, files)
 
 
 def _flat_tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
     """A tensor of the flat format: its extents have an offset and a size."""
     extents = [[0, offset, 1, size, *place] for offset, size, *place in value["extents"]]
-    shape = [1, sum(_count(extent[3]) for extent in extents)]
+    shape = [sum(_count(extent[3]) for extent in extents)]
     return _tensor(name, {**value, "shape": shape, "extents": extents}, files)
+
+
+TENSORS = {FLAT_FORMAT: _flat_tensor, ROWS_FORMAT: _tensor_of_rows, FORMAT: _tensor}
+"""Readers of a tensor by the manifest's format."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -30,7 +31,8 @@ class TensorPieces:
 
     Each piece is the offset of its first value and a view of the buffer that holds the
     values: 1-D, or 2-D of the same columns of some rows, where the tensor is a matrix with
-    rows of `row` values (else it is one row). Pieces may overlap or be the same (replicas in
+    rows of `row` values (else it is one row). Its `shape` is that of these rows, unless another
+    is given, whose first dimension has the rows. Pieces may overlap or be the same (replicas in
     one process): saving takes one of them, loading fills all. Empty ones count
     for nothing. Raises `ValueError` for pieces that cannot be.
     """
@@ -38,12 +40,15 @@ class TensorPieces:
     size: int
     pieces: Sequence[tuple[int, torch.Tensor]]
     row: int | None = None
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"a tensor has at least one value, not {self.size}")
         if self.columns < 1 or self.size % self.columns:
             raise ValueError(f"{self.size} values are not rows of {self.columns}")
+        if (self.size // self.columns, self.columns) != matrix_of(self.whole_shape):
+            raise ValueError(f"{self.shape} is not the shape of rows of {self.columns}")
         for offset, values in self.pieces:
             if values.dim() not in (1, 2):
                 raise ValueError(f"the piece at {offset} has {values.dim()} dimensions")
@@ -64,6 +69,13 @@ class TensorPieces:
     def columns(self) -> int:
         """Values of a row."""
         return self.size if self.row is None else self.row
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        if self.shape is not None:
+            return tuple(self.shape)
+        return (self.size,) if self.row is None else (self.size // self.row, self.row)
 
     def nonempty(self) -> list[tuple[int, torch.Tensor]]:
         """The pieces that hold a value."""
@@ -99,12 +111,16 @@ def part(matrix: torch.Tensor, row: int, column: int, rows: int, columns: int) -
     return matrix[row : row + rows, column : column + columns]
 
 
+def matrix_of(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor: its first dimension, and the others as one; else one row."""
+    return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
+
+
 @dataclass(frozen=True)
 class Holding:
     """Metadata of a process's part of a tensor, which it sends to the others."""
 
-    size: int
-    columns: int
+    shape: tuple[int, ...]
     dtype: torch.dtype
     boxes: tuple[Box, ...]
     """Without repetition."""
@@ -124,4 +140,4 @@ def _holding(pieces: TensorPieces) -> Holding | None:
     if not held:
         return None
     boxes = dict.fromkeys(box for box, _ in pieces.boxes(pieces.columns))
-    return Holding(pieces.size, pieces.columns, held[0][1].dtype, tuple(boxes))
+    return Holding(pieces.whole_shape, held[0][1].dtype, tuple(boxes))

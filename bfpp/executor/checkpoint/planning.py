@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from bfpp.executor.checkpoint.boxes import Box, shared
-from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
+from bfpp.executor.checkpoint.boxes import Box, boxes_of, shared
+from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, matrix_of, part
 from bfpp.executor.checkpoint.processes import CheckpointError, one_line
 
 
@@ -47,27 +48,35 @@ def one_failure(path: Path) -> Iterator[None]:
 class Whole(NamedTuple):
     """A tensor, as the processes that hold some of it agree on it."""
 
-    size: int
-    columns: int
+    shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return prod(self.shape)
 
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return self.size // self.columns
+        return matrix_of(self.shape)[0]
+
+    @property
+    def columns(self) -> int:
+        """Values of a row."""
+        return matrix_of(self.shape)[1]
 
     def __str__(self) -> str:
-        rows = f" in rows of {self.columns}" if self.rows > 1 else ""
-        return f"{self.size} values of {self.dtype}{rows}"
+        return f"{self.dtype} of shape {[*self.shape]}"
 
 
 def agreed(name: str, every: Sequence[Holdings]) -> Whole | None:
-    """Size, columns and dtype of a tensor, None if no process holds any of it.
+    """Shape and dtype of a tensor, None if no process holds any of it.
 
     Raises `CheckpointError` if two processes do not mean the same.
     """
     held = [holding for each in every if (holding := each.get(name)) is not None]
-    kinds = {Whole(each.size, each.columns, each.dtype) for each in held}
+    kinds = {Whole(each.shape, each.dtype) for each in held}
     if len(kinds) > 1:
         different = " and ".join(sorted(map(str, kinds)))
         raise CheckpointError(f"{name}: processes hold it as {different}")
@@ -112,7 +121,7 @@ class SavePieces(SavePlanner):
                     raise CheckpointError(f"{name}: no process holds values {first} to {last}")
                 writer = min(holders, key=planned.__getitem__)
                 planned[writer] += box.size * whole.dtype.itemsize
-                items[writer].append(_write_item(name, whole, box))
+                items[writer] += _write_items(name, whole, box)
         return create_default_global_save_plan([SavePlan(each) for each in items])
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
@@ -122,37 +131,54 @@ class SavePieces(SavePlanner):
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
         """The values of an item of the plan."""
         data: Any = write_item.tensor_data
-        values = self.tensors[write_item.index.fqn].view(box_of(data.chunk))
-        return values.view(data.chunk.sizes)
+        values = self.tensors[write_item.index.fqn].view(box_of(data.chunk, data.size))
+        return values.reshape(data.chunk.sizes)
 
 
-def chunk_of(box: Box, dimensions: int = 2) -> ChunkStorageMetadata:
-    """A box in torch's words; with one dimension, the columns alone."""
-    return ChunkStorageMetadata(
-        torch.Size(box[:2][-dimensions:]), torch.Size(box[2:][-dimensions:])
-    )
+def chunk_of(box: Box) -> ChunkStorageMetadata:
+    """A box of a matrix in torch's words."""
+    return ChunkStorageMetadata(torch.Size(box[:2]), torch.Size(box[2:]))
 
 
-def box_of(chunk: ChunkStorageMetadata) -> Box:
-    """The metadata of a chunk, as torch has it."""
-    [row, column], [rows, columns] = (0, *chunk.offsets)[-2:], (1, *chunk.sizes)[-2:]
-    return Box(row, column, rows, columns)
+def chunks_of(box: Box, shape: Sequence[int]) -> Iterator[ChunkStorageMetadata]:
+    """A box of a tensor's rows as blocks of the tensor: one, unless rows have dimensions."""
+    if len(shape) <= 2:
+        dimensions = len(shape)
+        begins, sizes = (torch.Size(each[2 - dimensions :]) for each in (box[:2], box[2:]))
+        yield ChunkStorageMetadata(begins, sizes)
+    elif box.columns == prod(shape[1:]):
+        inner = torch.Size(shape[1:])
+        yield ChunkStorageMetadata(
+            torch.Size([box.row, *(0 for _ in inner)]), torch.Size([box.rows, *inner])
+        )
+    else:
+        _, columns = matrix_of(shape[1:])
+        for row in range(box.row, box.row + box.rows):
+            for _, part_of_row in boxes_of(box.column, box.columns, columns):
+                for chunk in chunks_of(part_of_row, shape[1:]):
+                    yield ChunkStorageMetadata(
+                        torch.Size([row, *chunk.offsets]), torch.Size([1, *chunk.sizes])
+                    )
 
 
-def shape_of(rows: int, columns: int) -> torch.Size:
-    """The shape of a tensor for torch's tools: flat, if it is one row."""
-    return torch.Size([columns] if rows == 1 else [rows, columns])
+def box_of(chunk: ChunkStorageMetadata, shape: Sequence[int]) -> Box:
+    """A block of a tensor as a box of its rows."""
+    if len(shape) <= 1:
+        return Box(0, sum(chunk.offsets), 1, prod(chunk.sizes))
+    column = 0
+    for begin, length in zip(chunk.offsets[1:], shape[1:], strict=True):
+        column = column * length + begin
+    return Box(chunk.offsets[0], column, chunk.sizes[0], prod(chunk.sizes[1:]))
 
 
-def _write_item(name: str, whole: Whole, box: Box) -> WriteItem:
-    shape = shape_of(whole.rows, whole.columns)
-    chunk = chunk_of(box, len(shape))
+def _write_items(name: str, whole: Whole, box: Box) -> Iterator[WriteItem]:
     properties = TensorProperties(dtype=whole.dtype)
-    return WriteItem(
-        MetadataIndex(name, chunk.offsets),
-        WriteItemType.SHARD,
-        tensor_data=TensorWriteData(chunk, properties, shape),
-    )
+    for chunk in chunks_of(box, whole.shape):
+        yield WriteItem(
+            MetadataIndex(name, chunk.offsets),
+            WriteItemType.SHARD,
+            tensor_data=TensorWriteData(chunk, properties, torch.Size(whole.shape)),
+        )
 
 
 class LoadPieces(LoadPlanner):

@@ -131,7 +131,7 @@ def _stored_tensors(metadata: Metadata) -> dict[str, StoredTensor]:
         extents = []
         for chunk in sorted(whole.chunks, key=lambda chunk: chunk.offsets):
             place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
-            extents.append(Extent(box_of(chunk), place.relative_path, place.offset, place.length))
-        [rows, columns] = (1, *whole.size)[-2:]
-        tensors[name] = StoredTensor(whole.properties.dtype, rows, columns, tuple(extents))
+            box = box_of(chunk, whole.size)
+            extents.append(Extent(box, place.relative_path, place.offset, place.length))
+        tensors[name] = StoredTensor(whole.properties.dtype, tuple(whole.size), tuple(extents))
     return tensors

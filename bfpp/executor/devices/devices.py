@@ -32,3 +32,8 @@ def memory_of(device: torch.device) -> float:
     if device.type == "cpu":
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     return float(torch.cuda.get_device_properties(device).total_memory)
+
+
+def multiprocessors_of(device: torch.device) -> int:
+    """The multiprocessors (SMs) of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

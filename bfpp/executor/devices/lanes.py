@@ -62,8 +62,8 @@ class DeviceRuntime(Protocol):
     def is_asynchronous(self) -> bool:
         """True if actions end after they return."""
 
-    def lane(self, name: str) -> LaneQueue:
-        """A new lane."""
+    def lane(self, name: str, is_urgent: bool = False) -> LaneQueue:
+        """A new lane; what is `is_urgent` does not queue behind work of lanes that are not."""
 
     def load(self, value: Tensor) -> Tensor:
         """A tensor of the host's, for the lane whose action runs."""
@@ -102,9 +102,9 @@ class Threads:
     def __init__(self, most: int | None = None) -> None:
         self.crew = Crew(most)
 
-    def lane(self, name: str) -> ThreadLane:
-        """A new lane."""
-        del name
+    def lane(self, name: str, is_urgent: bool = False) -> ThreadLane:
+        """A new lane; threads take turns at all alike."""
+        del name, is_urgent
         return self.crew.lane()
 
     def load(self, value: Tensor) -> Tensor:
@@ -135,12 +135,20 @@ class Threads:
 # On a GPU: a CUDA stream for each lane
 
 
+USUAL, URGENT, CLOCK = 0, -1, -2
+"""Priorities of streams: of passes, of communication and copies, and of the clock alone.
+
+A GPU begins blocks of urgent kernels first. One of communication would otherwise wait until all
+blocks of the passes that were queued before it have begun, while other ranks wait for it.
+"""
+
+
 class StreamLane:
     """A CUDA stream."""
 
-    def __init__(self, device: Streams) -> None:
+    def __init__(self, device: Streams, priority: int = USUAL) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device.device)
+        self.stream = torch.cuda.Stream(device.device, priority=priority)
 
     def wait(self, mark: Mark) -> None:
         """Let later kernels wait for another stream."""
@@ -171,15 +179,15 @@ class Streams:
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         # Torch hands out a few streams of each priority in turn: of this one no lane has any.
-        clock = torch.cuda.Stream(self.device, priority=-1)
+        clock = torch.cuda.Stream(self.device, priority=CLOCK)
         self.loading = torch.cuda.Stream(self.device)
         torch.cuda.synchronize(self.device)
         self.events = Events(clock)
 
-    def lane(self, name: str) -> StreamLane:
+    def lane(self, name: str, is_urgent: bool = False) -> StreamLane:
         """A new stream."""
         del name
-        return StreamLane(self)
+        return StreamLane(self, URGENT if is_urgent else USUAL)
 
     def load(self, value: Tensor) -> Tensor:
         """A copy, which the host does not wait for: that takes memory that cannot be moved.

@@ -44,6 +44,7 @@ from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph.lanes import Lane
 from bfpp.schedules.operations.operations import Table
+from bfpp.schedules.operations.streams import COMPUTE
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
 WorkerLane = tuple[int, Lane]
@@ -197,7 +198,8 @@ class Dispatcher:
         self.graph = graph = plan.graph
         self.lanes = lanes or {
             (worker.pipeline, graph.lanes[lane]): backend.device.lane(
-                f"{worker.where}: {graph.lanes[lane].title}"
+                f"{worker.where}: {graph.lanes[lane].title}",
+                graph.lanes[lane].stream is not COMPUTE,
             )
             for worker in backend.workers
             for lane in graph.lanes_of(worker.rank)

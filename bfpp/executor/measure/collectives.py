@@ -70,7 +70,8 @@ def collectives(context: ProcessContext, work: Exchanges) -> list[Row]:
     """Measure in all processes of a job; the first process is in every group."""
     join(context)
     device = torch.device("cuda", context.local) if work.on_gpus else torch.device("cpu")
-    groups = ProcessGroups("nccl" if work.on_gpus else "gloo", context.timeout)
+    kind = "nccl" if work.on_gpus else "gloo"
+    groups = ProcessGroups(kind, context.timeout, device)
     rows: list[Row] = []
     for members in _sizes(context.processes):
         if context.process < members:

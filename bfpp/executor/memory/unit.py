@@ -119,12 +119,12 @@ class Unit:
             else:
                 yield name, first, values
 
-    def extent_of(self, name: str) -> tuple[int, int | None]:
-        """Elements of a whole parameter; and of each of its rows, if this unit has a slice."""
+    def shape_of(self, name: str) -> torch.Size:
+        """The shape of a whole parameter, of which this unit may have a slice."""
         if own := self.slices.get(name):
-            return own.shape.numel(), own.row
+            return own.shape
         (shape,) = (it.flat.shapes[name] for it in self.states if name in it.flat.shapes)
-        return shape.numel(), None
+        return shape
 
     @property
     def trained(self) -> list[UnitState]:

@@ -130,6 +130,12 @@ class MovingBuffers:
             if flat.numel():
                 yield place.name, flat if flat.dtype in STORED else flat.view(torch.uint8)
 
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shapes of those that checkpoints hold as they are; others are bytes there."""
+        return {
+            place.name: place.value.shape for place in self.places if place.value.dtype in STORED
+        }
+
     def bytes(self) -> list[Tensor]:
         """The bytes of each, in place."""
         return [flat.view(torch.uint8) for _, flat in self.flat()]

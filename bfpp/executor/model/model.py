@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from bfpp.executor.devices.messages import Tree
 from bfpp.executor.model.fp32_modules import islands_of, surround
-from bfpp.executor.model.modules import in_sequence
+from bfpp.executor.model.modules import PART, Given, in_sequence
 from bfpp.executor.settings import EmbeddingStage
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.layout.cut import cut_layers, cut_of
@@ -93,6 +93,19 @@ class Model:
         """
         parts = in_sequence(network, batch(0, range(1))[0])
         return cls([*parts.values()], loss, batch, names=[*parts], **others)
+
+    def own_name(self, name: str) -> str:
+        """The name in the network's `state_dict()` of what a layer's number and a name stand for.
+
+        Layers without names have their numbers, as in a `torch.nn.Sequential` of all.
+        """
+        layer, is_of_layer, rest = name.partition(".")
+        if not self.names or not is_of_layer:
+            return name
+        number = int(layer)
+        if isinstance(self.layers[number], Given):
+            rest = rest.removeprefix(f"{PART}.")
+        return f"{self.names[number]}.{rest}"
 
 
 def cut(model: Model, units: int, ends: EmbeddingStage = EmbeddingStage.ATTACHED) -> list[range]:

@@ -47,6 +47,10 @@ class BufferName:
     name: str
 
 
+PART = "part"
+"""The name of a part in what holds its arguments."""
+
+
 class Given(nn.Module):
     """A part with the further arguments of its call, by place or name: constants and buffers."""
 

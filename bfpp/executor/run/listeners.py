@@ -31,10 +31,22 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def mfu(peak_seconds: float | None, elapsed: float) -> float | None:
+    """Model FLOPs utilisation of a step that would take `peak_seconds` at the devices' peak."""
+    return peak_seconds / elapsed if peak_seconds is not None and elapsed > 0 else None
+
+
+def speed(tokens: int, peak_seconds: float | None, elapsed: float) -> str:
+    """The speed of a step: `5,000 tokens/s, MFU 41.2 %`."""
+    share = mfu(peak_seconds, elapsed)
+    return f"{tokens / elapsed:,.0f} tokens/s" + (f", MFU {share:.1%}" if share else "")
+
+
 class MetricsFile:
     """JSON lines: the run, each step, evaluation and checkpoint, and how the run ended.
 
-    Each event is written at once. A resumed run (`appends`) continues the file with a
+    Each event is written at once, that of a step with its MFU where `peak_seconds` are known, which
+    it would take at the devices' peak. A resumed run (`appends`) continues the file with a
     begin line of its own; if a step occurs twice, the later line counts. Each line
     names the `run` that wrote it.
 
@@ -49,8 +61,10 @@ class MetricsFile:
         tokens: int,
         appends: bool = False,
         say: Say = say,
+        peak_seconds: float | None = None,
     ) -> None:
-        self._path, self._about, self._tokens, self._say = path, about, tokens, say
+        self._path, self._about, self._say = path, about, say
+        self._tokens, self._peak_seconds = tokens, peak_seconds
         self._run = uuid4().hex[:8]
         self._flags = os.O_APPEND | (0 if appends else os.O_TRUNC)
         self._file: int | None = None
@@ -89,6 +103,7 @@ class MetricsFile:
         return {
             **self._with_loss(message),
             "tokens_per_second": self._tokens / elapsed if elapsed > 0 else None,
+            "mfu": mfu(self._peak_seconds, elapsed),
         }
 
     def _with_loss(self, message: Message) -> Mapping[str, Any]:
@@ -149,8 +164,10 @@ class LogLines:
         every: int | None = None,
         say: Say = say,
         clock: Callable[[], float] = time.monotonic,
+        peak_seconds: float | None = None,
     ) -> None:
-        self._tokens, self._every, self._say, self._clock = tokens, every, say, clock
+        self._every, self._say, self._clock = every, say, clock
+        self._tokens, self._peak_seconds = tokens, peak_seconds
         self._steps = 0
         self._lines = 0
         self._last = -math.inf
@@ -172,7 +189,7 @@ class LogLines:
             elapsed = message["elapsed"]
             self._say(
                 f"step {message['step']} of {self._steps}: loss {message['loss']:.4f}, "
-                f"{in_words(elapsed)}, {self._tokens / elapsed:,.0f} tokens/s"
+                f"{in_words(elapsed)}, {speed(self._tokens, self._peak_seconds, elapsed)}"
             )
 
     def _is_due(self, step: int) -> bool:

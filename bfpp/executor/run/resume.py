@@ -16,7 +16,7 @@ from bfpp.executor.checkpoint import CheckpointError, Processes
 from bfpp.executor.dispatch.backend import Backend
 from bfpp.executor.processes import ProcessContext
 from bfpp.executor.processes.launcher.member import PARENT
-from bfpp.executor.run.state import pieces_of
+from bfpp.executor.run.state import pieces_of, under_own_names
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.watching import slow
@@ -92,7 +92,8 @@ def begin(job: Job, context: ProcessContext, backend: Backend) -> Begun:
     """
     if (saving := job.saving) is None:
         return Begun()
-    directory, pieces = saving.directory, pieces_of(backend.workers)
+    directory, numbered = saving.directory, pieces_of(backend.workers)
+    pieces = under_own_names(numbered, backend.workers[0].plan.model)
     processes = _processes(job, directory)
     with context.watch.during(slow(context, "looking for a checkpoint")):
         start = processes.first(lambda: start_of(saving))
@@ -102,7 +103,10 @@ def begin(job: Job, context: ProcessContext, backend: Backend) -> Begun:
     if start is None:
         return Begun()
     with context.watch.during(slow(context, f"loading {start.path.name}")):
-        checkpoint.load(start.path, pieces, processes.group)
+        stored = processes.first(lambda: {*checkpoint.read_manifest(start.path).tensors})
+        # Earlier checkpoints name all layers by their numbers.
+        known = pieces if pieces.keys() <= stored else numbered
+        checkpoint.load(start.path, known, processes.group)
         for worker in backend.workers:
             worker.loaded()
         manifest = checkpoint.read_manifest(start.path)

@@ -19,7 +19,7 @@ from bfpp.executor.checkpoint import Retention
 from bfpp.executor.dispatch.backend import Backend
 from bfpp.executor.processes import ProcessContext
 from bfpp.executor.run.resume import Begun
-from bfpp.executor.run.state import copied, pieces_of
+from bfpp.executor.run.state import copied, pieces_of, under_own_names
 from bfpp.executor.settings import BackendName
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.watching import slow
@@ -55,7 +55,8 @@ class Saver:
         self.finish()
         retention = Retention(saving.keep, saving.keep_every, self.begun.abandoned)
         with self.context.watch.during(slow(self.context, f"saving step {step}")):
-            pieces = pieces_of(self.backend.workers)
+            model = self.backend.workers[0].plan.model
+            pieces = under_own_names(pieces_of(self.backend.workers), model)
             held = copied(pieces) if self.in_background else pieces
             save = checkpoint.save  # in a thread, torch's modules would come half loaded
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.memory.unit import Unit
+from bfpp.executor.model.model import Model
 from bfpp.executor.optimizer.nan_checks import ParameterPart
 
 STEP = "steps of the optimizer"
@@ -34,6 +35,11 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     return {**_by_name(kept), **_buffers(workers), **_counts(workers), **_scales(workers)}
 
 
+def under_own_names(pieces: Mapping[str, TensorPieces], model: Model) -> dict[str, TensorPieces]:
+    """Pieces by the names of the network's `state_dict()`, and of moments with those."""
+    return {model.own_name(name): each for name, each in pieces.items()}
+
+
 def weights_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """The pieces of parameters and moving buffers on these workers, to be sent.
 
@@ -45,7 +51,8 @@ def weights_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
 def copied(pieces: Mapping[str, TensorPieces]) -> dict[str, TensorPieces]:
     """The values as they are now, in the host's memory; those of replicas once."""
     return {
-        name: TensorPieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()
+        name: TensorPieces(whole.size, _copies(whole), whole.row, whole.shape)
+        for name, whole in pieces.items()
     }
 
 
@@ -74,21 +81,29 @@ def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
 
 def _by_name(kept: Iterable[StateParts]) -> dict[str, TensorPieces]:
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
-    extents: dict[str, tuple[int, int | None]] = {}
+    shapes: dict[str, torch.Size] = {}
     for unit, suffix, pieces in kept:
         for name, offset, piece in unit.placed(pieces):
             held[name + suffix].append((offset, piece))
-            extents[name + suffix] = unit.extent_of(name)
-    return {name: TensorPieces(size, held[name], row) for name, (size, row) in extents.items()}
+            shapes[name + suffix] = unit.shape_of(name)
+    return {name: _shaped(held[name], shape) for name, shape in shapes.items()}
+
+
+def _shaped(pieces: Sequence[tuple[int, Tensor]], shape: torch.Size) -> TensorPieces:
+    """Pieces of a tensor of that shape: a matrix, if it has more than one dimension."""
+    row = shape[1:].numel() if len(shape) > 1 else None
+    return TensorPieces(shape.numel(), pieces, row, tuple(shape))
 
 
 def _buffers(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """The buffers that passes change: the same with all replicas, once a step is over."""
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
+    shapes: dict[str, torch.Size] = {}
     for _, unit in _units(workers):
+        shapes |= unit.moving.shapes()
         for name, values in unit.moving.flat():
             held[name].append((0, values))
-    return {name: TensorPieces(len(each[0][1]), each) for name, each in held.items()}
+    return {name: _shaped(each, shapes.get(name, each[0][1].shape)) for name, each in held.items()}
 
 
 def _counts(workers: Sequence[Worker]) -> dict[str, TensorPieces]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from bfpp.executor.dispatch.backend import Backend
 from bfpp.executor.dispatch.cuda_graphs import GraphDispatcher
@@ -24,6 +25,7 @@ from bfpp.executor.optimizer.nan_checks import (
     state_finding,
 )
 from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes.butterfly import merged_over_all
 from bfpp.executor.train.measured_timeline import (
     Columns,
     Span,
@@ -112,6 +114,7 @@ class Trainer:
                 for first, *_ in plan.together(Operation.REDUCE)
             ]
         )
+        self.parts = [1, 1, 1, 1, *[len(self.groups)] * 3]
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and report each step once it is done everywhere.
@@ -215,20 +218,26 @@ class Trainer:
         if not dist.is_initialized():
             self.stops |= self.asked()
             return loss, span, bad
-        own = torch.tensor(
-            [loss, span.start, span.end, span.is_shared, self.asked(), bad is not None],
-            dtype=torch.float64,
-        )
-        table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
-        dist.all_gather_single(table, own)
-        losses, starts, ends, shared, asked, are_bad = table.view(-1, len(own)).unbind(dim=1)
-        self.stops |= bool(asked.any())
-        together = shared[self.groups[:, 0]] > 0
-        starts = starts[self.groups]
-        begun = torch.where(together, starts.amax(dim=1), starts.amin(dim=1))
-        worst = agreed(bad) if are_bad.any() else None
-        whole = Span(float(begun.min()), float(ends.max()), False)
-        return float(losses.sum()), whole, worst
+        merged = merged_over_all(self._contribution(loss, span, bad is not None), sum_and_maxima)
+        total, end, asked, are_bad, *of_groups = merged.split(self.parts)
+        first, last, shared = of_groups
+        self.stops |= bool(asked)
+        begun = torch.where(shared > 0, last, -first)
+        worst = agreed(bad) if are_bad else None
+        whole = Span(float(begun.min()), float(end), False)
+        return float(total), whole, worst
+
+    def _contribution(self, loss: float, span: Span, is_bad: bool) -> Tensor:
+        """A process's part in what all learn of a step: a loss to add up, the rest for maxima.
+
+        Of each group that it is in, when it began: its first member says whether together.
+        """
+        is_in = self.groups == dist.get_rank()
+        starts = torch.tensor([-span.start, span.start, span.is_shared], dtype=torch.float64)
+        which = torch.stack([is_in.any(dim=1), is_in.any(dim=1), is_in[:, 0]])
+        of_groups = torch.where(which, starts[:, None], -torch.inf)
+        alone = torch.tensor([loss, span.end, self.asked(), is_bad], dtype=torch.float64)
+        return torch.cat([alone, of_groups.flatten()])
 
     def agree_to_stop(self) -> None:
         """Stop if any process was asked to; between steps, once all ask."""
@@ -262,6 +271,11 @@ class Trainer:
     def close(self) -> None:
         """End the lanes."""
         self.dispatcher.close()
+
+
+def sum_and_maxima(one: Tensor, other: Tensor) -> Tensor:
+    """The sum of what comes first in two tensors, and the larger of each of the others."""
+    return torch.cat([one[:1] + other[:1], torch.maximum(one[1:], other[1:])])
 
 
 def agreed(own: Finding | None) -> Finding | None:

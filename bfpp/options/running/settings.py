@@ -30,6 +30,8 @@ from bfpp.sim.presets.numbers import real
 
 def require_consistent(options: argparse.Namespace) -> None:
     """Raise `InvalidConfiguration` for options of `bfpp run` that contradict each other."""
+    if options.rank is not None and not options.dry_run:
+        raise InvalidConfiguration("rank", "is the rank of --dry-run")
     if options.clipping and options.clip is None:
         raise InvalidConfiguration("clipping", "needs a norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:

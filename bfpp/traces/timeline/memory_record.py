@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +105,18 @@ class MemoryRecord:
     def at_peak(self) -> dict[str, float]:
         """The parts at the peak, in bytes."""
         return {name: float(part[self.peak]) for name, part in self.during.items()}
+
+    @property
+    def has_saved(self) -> bool:
+        """True if saved activations are among the parts: of some models they are not predicted."""
+        return PARTS["saved"] in self.during
+
+    @property
+    def at_peak_in_bytes(self) -> dict[str, Any]:
+        """The peak and its parts in whole bytes; a peak that leaves activations out is none."""
+        known = self.has_saved and PARTS["transient"] in self.during
+        parts = {name: round(size) for name, size in self.at_peak.items()}
+        return {"peak": sum(parts.values()) if known else None, "parts": parts}
 
 
 def steps_of(graph: TaskGraph, rank: int) -> Integers:

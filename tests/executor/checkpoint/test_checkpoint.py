@@ -203,7 +203,7 @@ def test_a_slice_is_stored_as_one_box(tmp_path: Path) -> None:
 def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, 0, {"a": TensorPieces(12, [(0, torch.ones(4, 3))], 3)}, {}, None)
     values = torch.zeros(3, 4)
-    with pytest.raises(CheckpointError, match="a is in rows of 3 values, but of 4 in the model"):
+    with pytest.raises(CheckpointError, match=r"a has shape \[4, 3\], but \[3, 4\] in the model"):
         load(path, {"a": TensorPieces(12, [(0, values)], 4)}, None)
     assert not values.any()
 

@@ -241,7 +241,7 @@ FORGED_MANIFESTS = {
     "a dtype of another type": _set([], "tensors", "0.bias", "dtype"),
     "tensors in a list": _set([], "tensors"),
     "a file without a length": _set({"sha256": ""}, "files", DATA),
-    "another format": _set(3, "format"),
+    "another format": _set(4, "format"),
     "settings in a list": _set([], "settings"),
     "a negative step": _set(-1, "step"),
     "no step": lambda content: content.pop("step"),

@@ -161,7 +161,7 @@ def test_processes_save_and_others_load(tmp_path: Path) -> None:
     directory = tmp_path / "saved"
     first, second = run_group(2, tmp_path / "two", save_by_two, directory)
     assert first == second
-    assert "new: processes hold it as 2 values of torch.float32 and 3 values" in first
+    assert "new: processes hold it as torch.float32 of shape [2] and torch.float32" in first
     [path] = directory.iterdir()
     assert loaded_step(path) == 6
     values = sum(each.nbytes for each in state_of(6).values())

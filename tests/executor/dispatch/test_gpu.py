@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.helpers.faulty_models import regression
 from benchmarks.helpers.programs import run
-from bfpp.executor.devices.lanes import Action, StreamLane, Streams
+from bfpp.executor.devices.lanes import URGENT, USUAL, Action, StreamLane, Streams
 from bfpp.executor.dispatch.cuda_graphs import WARM_UP
 from bfpp.executor.dispatch.dispatch import Step
 from bfpp.executor.model.sources import TransformerSource
@@ -88,8 +88,8 @@ def plan_of(
 class Delayed(Streams):
     """Streams on which each action begins late, so that a wait that is missing is seen."""
 
-    def lane(self, name: str) -> StreamLane:
-        return DelayedLane(self, name)
+    def lane(self, name: str, is_urgent: bool = False) -> StreamLane:
+        return DelayedLane(self, name, URGENT if is_urgent else USUAL)
 
     def load(self, value: Tensor) -> Tensor:
         with torch.cuda.stream(self.loading):
@@ -98,8 +98,8 @@ class Delayed(Streams):
 
 
 class DelayedLane(StreamLane):
-    def __init__(self, device: Streams, name: str) -> None:
-        super().__init__(device)
+    def __init__(self, device: Streams, name: str, priority: int) -> None:
+        super().__init__(device, priority)
         self.chance = Random(name)
 
     def run(self, action: Action) -> None:

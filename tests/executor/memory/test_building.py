@@ -144,7 +144,7 @@ def test_a_start_takes_little_more_than_a_share() -> None:
 def test_eight_processes_report_it(capsys: pytest.CaptureFixture[str]) -> None:
     """25.5 M parameters: 12.15 MiB a share, and a layer of 12.02 MiB."""
     words = (
-        "run breadth-first --pp 1 --loops 8 --dp 8 --sharding full --microbatches 1 --layers 8 "
+        "breadth-first --pp 1 --loops 8 --dp 8 --sharding full --microbatches 1 --layers 8 "
         "--hidden 512 --heads 8 --context 16 --steps 1 --json"
     )
     starts = run_here(capsys, *words.split()).record["start_memory"]

@@ -31,7 +31,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def test_each_line_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    tell = MetricsFile(path, {"schedule": "gpipe"}, 100)
+    tell = MetricsFile(path, {"schedule": "gpipe"}, 100, peak_seconds=0.005)
     events = (BEGIN, step(0), step(1, float("nan")), saved(2, Path("save-2")), ended("done"))
     for count, event in enumerate(events, 1):
         tell(event)
@@ -41,9 +41,10 @@ def test_each_line_is_there_at_once(tmp_path: Path) -> None:
     assert (begin["first_step"], begin["steps"], begin["tokens_per_step"]) == (0, 9, 100)
     assert first.keys() == {
         "event", "run", "step", "loss", "seconds", "elapsed", "skipped", "tokens_per_second",
-        "time",
+        "mfu", "time",
     }  # fmt: skip
     assert (first["step"], first["loss"], first["tokens_per_second"]) == (0, 0.5, 5000)
+    assert first["mfu"] == 0.25  # 5 ms at the peak, in 20 ms
     assert (second["step"], second["loss"]) == (1, None)
     assert (save["step"], save["path"]) == (2, "save-2")
     assert end["how"] == "done"
@@ -150,6 +151,12 @@ def test_a_line_for_each_step_at_first_then_one_every_few_seconds() -> None:
     steps = [int(line.split()[1]) for line in said[1:]]
     later = range(AT_FIRST + 4, 100, 5)
     assert steps == [*range(AT_FIRST), *later]
+
+
+def test_a_line_has_the_mfu_where_the_peak_is_known() -> None:
+    said = list[str]()
+    LogLines(100, 1, said.append, peak_seconds=0.005)(step(0))
+    assert said == ["step 0 of 0: loss 0.5000, 20 ms, 5,000 tokens/s, MFU 25.0%"]
 
 
 def test_a_line_for_every_so_many_steps() -> None:

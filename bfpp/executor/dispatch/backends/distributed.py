@@ -1,8 +1,8 @@
 """One worker a process, over torch.distributed: gloo between CPUs, NCCL between GPUs.
 
 Every directed channel has a process group of its own, since NCCL matches
-messages by their order in a group; a process makes those groups that it is in,
-in the order of all (`bfpp.executor.dispatch.backends.groups`). Gloo's messages also carry
+messages by their order in a group; a process makes those groups that it is in, in
+rounds (`bfpp.executor.plan.process_groups`). Gloo's messages also carry
 the task's number as their tag. Announcements have none, so that the next one is
 received, whatever it says.
 """
@@ -23,10 +23,8 @@ from bfpp.executor.dispatch.backends.local import add_up
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.parallel.exchange import ProcessShards, Shards, alone
 from bfpp.executor.plan.plan import Plan
-from bfpp.schedules import Operation, Task
-from bfpp.schedules.operations.operations import OPERATIONS
-
-Channel = tuple[Operation, int, int]
+from bfpp.executor.plan.process_groups import Purpose, memberships
+from bfpp.schedules import Task
 
 
 class WrongMessage(Exception):
@@ -47,68 +45,31 @@ class DistributedBackend:
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
-        ranks = range(plan.graph.layout.pp)
-        self.groups = ProcessGroups(kind, timeout)
-        self.shards = self._shards(rank, pipeline)
+        self.groups = ProcessGroups(kind, timeout, device.device)
+        self.group_of = self.groups.make_rounds(memberships(plan, rank, pipeline))
+        is_divided = Purpose.LAYERS in self.group_of
+        self.shards: Shards = (
+            ProcessShards(self.group_of[Purpose.LAYERS]) if is_divided else alone()
+        )
         self.worker = make(plan, rank, pipeline, device, self.shards)
         self.workers = [self.worker]
-        self.data = self._pipelines("data", Operation.REDUCE)
-        hybrid = plan.graph.communication.hybrid
-        self.replicas = self._pipelines("replicas", Operation.ALL_REDUCE) if hybrid else self.data
-        self.norms = self._pipelines("norms", Operation.NORM) if plan.tp > 1 else self.data
         self.members = plan.group_of(rank, pipeline)
-        self.copies = (
-            self.groups.make("copies", self.members) if plan.graph.layout.copies else self.data
-        )
-        self.pipeline = self.groups.make(
-            "pipeline", [plan.process(each, pipeline) for each in ranks]
-        )
-        ends = plan.graph.layout.ends
-        exchanges = plan.tied and plan.graph.layout.ends_are_apart and rank in ends
-        self.tied = (
-            self.groups.make("tied", [plan.process(each, pipeline) for each in ends])
-            if exchanges
-            else self.data
-        )
-        self.channels = {
-            channel: self._channel(*channel) for channel in _channels(plan) if rank in channel[1:]
-        }
         self._warm_up()
-
-    def _shards(self, rank: int, pipeline: int) -> Shards:
-        """The processes that layers are divided over."""
-        if self.plan.tp == 1:
-            return alone()
-        first = pipeline - pipeline % self.plan.tp
-        members = [self.plan.process(rank, first + each) for each in range(self.plan.tp)]
-        return ProcessShards(self.groups.make("layers", members))
-
-    def _pipelines(self, purpose: str, operation: Operation) -> dist.ProcessGroup:
-        """The group of those processes of this one's rank that do an operation together."""
-        pipelines = self.plan.pipelines_with(self.worker.pipeline, operation)
-        members = [self.plan.process(self.worker.rank, each) for each in pipelines]
-        return self.groups.make(purpose, members)
-
-    def _channel(self, operation: Operation, sender: int, receiver: int) -> dist.ProcessGroup:
-        """The group of a directed channel between this process and another of its pipeline."""
-        ends = [self.plan.process(rank, self.worker.pipeline) for rank in (sender, receiver)]
-        return self.groups.make(f"{operation.name} from {sender} to {receiver}", ends)
 
     def _warm_up(self) -> None:
         """Open all connections before the first step, in the same order everywhere."""
         # NCCL and gloo connect with the first message of a group, for which both ends have to come.
         # Within a step, each of two ranks could be at another group first.
         value = torch.zeros(1, device=self.device.device)
-        for (_, sender, receiver), group in self.channels.items():
+        for use, group in self.group_of.items():
+            if isinstance(use, Purpose):
+                dist.all_reduce(value, group=group)
+                continue
+            _, sender, receiver = use
             if self.worker.rank == sender:
                 dist.send(value, self.plan.process(receiver, self.worker.pipeline), group)
             else:
                 dist.recv(value, self.plan.process(sender, self.worker.pipeline), group)
-        for group in (
-            self.data, self.replicas, self.norms, self.copies, self.pipeline, self.tied,
-        ):  # fmt: skip
-            dist.all_reduce(value, group=group)
-        self.shards.all_reduce(value)()
         dist.barrier()
 
     def parties(self, task: Task) -> list[list[Worker]]:
@@ -118,7 +79,7 @@ class DistributedBackend:
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A message to, or from, the same pipeline's worker at the other end."""
         (worker,) = workers
-        group = self.channels[task.operation, task.rank, task.peer]
+        group = self.group_of[task.operation, task.rank, task.peer]
         if worker.rank == task.rank:
             sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.pipeline)
             if self.checks_messages:
@@ -155,7 +116,7 @@ class DistributedBackend:
         for buffer, state in worker.weights_of(task):
             own = state.write(buffer)
             if len(self.members) > 1:
-                dist.all_gather_single(buffer, own, self.copies)
+                dist.all_gather_single(buffer, own, self.group_of[Purpose.COPIES])
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A reduce-scatter in place; without sharding, an all-reduce.
@@ -163,23 +124,25 @@ class DistributedBackend:
         Where less precision is sent than added up in, it is in place in a copy.
         """
         (worker,) = workers
+        copies = self.group_of[Purpose.COPIES]
         for buffer, state in worker.gradients_of(task):
             total = buffer
             if len(self.members) > 1:
                 total = buffer.to(self.plan.reduce_dtype)
                 if self.plan.is_sharded:
-                    dist.reduce_scatter_single(state.part(total), total, group=self.copies)
+                    dist.reduce_scatter_single(state.part(total), total, group=copies)
                 else:
-                    dist.all_reduce(total, group=self.copies)
+                    dist.all_reduce(total, group=copies)
             state.take(total, buffer)
-        self._share_buffers(task, worker, self.copies)
+        self._share_buffers(task, worker, copies)
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """An all-reduce in place, or in a copy of less precision."""
         (worker,) = workers
+        replicas = self.group_of[Purpose.REPLICAS]
         for state in worker.states_of(task):
-            self._all_reduce(state.gradients, self.replicas)
-        self._share_buffers(task, worker, self.replicas)
+            self._all_reduce(state.gradients, replicas)
+        self._share_buffers(task, worker, replicas)
 
     def _share_buffers(self, task: Task, worker: Worker, group: dist.ProcessGroup) -> None:
         """Take those of the group's first process, if it is time to: one message for a unit."""
@@ -197,7 +160,7 @@ class DistributedBackend:
         (worker,) = workers
         match worker.tied_gradients:
             case [share]:
-                self._all_reduce(share, self.tied)
+                self._all_reduce(share, self.group_of[Purpose.TIED])
             case [*shares] if shares:
                 add_up(shares, self.plan.reduce_dtype)
 
@@ -212,25 +175,14 @@ class DistributedBackend:
         (worker,) = workers
         worker.square_norm = worker.measure()
         if self.plan.is_sharded or self.plan.tp > 1:
-            dist.all_reduce(worker.square_norm, group=self.norms)
+            dist.all_reduce(worker.square_norm, group=self.group_of[Purpose.NORMS])
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""
         total = worker.square_norm.clone()
-        dist.all_reduce(total, group=self.pipeline)
+        dist.all_reduce(total, group=self.group_of[Purpose.PIPELINE])
         return total
 
     def close(self) -> None:
         """Leave all groups."""
         self.groups.close()
-
-
-def _channels(plan: Plan) -> list[Channel]:
-    """The channels of all transfers, in the same order on every process."""
-    graph = plan.graph
-    tasks = graph.is_transfer.nonzero()[0]
-    columns = (graph.operation[tasks], graph.rank[tasks], graph.peer[tasks])
-    pairs = set(zip(*(column.tolist() for column in columns), strict=True))
-    return [
-        (OPERATIONS[operation], sender, receiver) for operation, sender, receiver in sorted(pairs)
-    ]

@@ -28,6 +28,7 @@ from bfpp.executor.devices.messages import Cell, Form
 from bfpp.executor.dispatch.backends.distributed import DistributedBackend
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
+from bfpp.executor.plan.process_groups import Purpose
 from bfpp.executor.settings import Activations
 from bfpp.schedules import InvalidConfiguration, Operation, Sharding, Task, TaskGraph
 from bfpp.schedules.formats.torch_csv import write_orders
@@ -149,7 +150,7 @@ class TorchPipeliningBackend(DistributedBackend):
             self.device.device,
             input_args=self._example(given, has_gradient=number > 0),
             output_args=self._example(self.plan.forms[units[-1]], has_gradient=True),
-            group=self.pipeline,
+            group=self.group_of[Purpose.PIPELINE],
         )
 
     def _example(self, form: Form, has_gradient: bool) -> Tensor:

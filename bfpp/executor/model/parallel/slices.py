@@ -64,11 +64,20 @@ class Slice:
         return own.flatten(self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
     def pieces(self, first: int, values: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Offsets in the whole parameter of `values`, from element `first` of the part on."""
+        """Offsets in the whole parameter of `values`, from element `first` of the part on.
+
+        Of a matrix that is divided by columns, runs of whole rows come as one piece; else each run
+        comes alone.
+        """
         run = min(self.width, self.length - self.first) * self.inner
+        is_of_rows = self.row == self.shape[1:].numel()
         for begin, box in boxes_of(first, len(values), run):
+            own = values[begin : begin + box.size].view(box.rows, box.columns)
             place = box.row * self.row + self.first * self.inner + box.column
-            yield place, values[begin : begin + box.size].view(box.rows, box.columns)
+            if is_of_rows:
+                yield place, own
+            else:
+                yield from ((place + self.row * row, each) for row, each in enumerate(own))
 
 
 def slices_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Slice]:
