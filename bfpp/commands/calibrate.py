@@ -59,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
             f"{options.model} has tied embeddings, which a profile does not price: a model file "
             "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
         )
-    from bfpp.executor.measure.passes import QUICK, Effort, calibrate
+    from bfpp.executor.measure.passes import QUICK, CalibrationWork, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare
 
     prepare(options.interface)
     checked_plan(job)
     with progress(options) as report:
         try:
-            work = (job, QUICK if options.quick else Effort())
+            work = CalibrationWork(job, QUICK if options.quick else Effort())
             limits = limits_of(options)
             measured = launch(
                 calibrate,
