@@ -12,7 +12,8 @@ from typing import Any
 
 from bfpp.api.running.jobs import fail, require_torch
 from bfpp.options import shared
-from bfpp.reports.studies import print_study, write_study_page, write_study_table
+from bfpp.reports.figures import write_figure
+from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
 from bfpp.schedules import InvalidInput
 from bfpp.study.estimate import Estimate, estimate, step_estimates
 from bfpp.study.journal import NAME, StudyJournal
@@ -20,13 +21,17 @@ from bfpp.study.results import NETWORK, results_of
 from bfpp.study.study import HostKind, Study, StudyCell
 from bfpp.study.study_file import read_study
 from bfpp.terminal.error_lines import blaming
-from bfpp.terminal.formats import HTML, STUDY_JOURNAL, STUDY_TABLE
+from bfpp.terminal.formats import HTML, STUDY_JOURNAL, STUDY_TABLE, SVG
 from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import note, print_json, print_table
 from bfpp.traces.timeline.units import in_words
 
-PAGE, TABLE = "index.html", "cells.csv"
+PAGE, TABLE, FIGURE = "index.html", "cells.csv", "step-times.svg"
+
+
+FILES = {NAME: STUDY_JOURNAL, PAGE: HTML, TABLE: STUDY_TABLE, FIGURE: SVG}
+"""Files in the folder of a study that others might have."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
         "--out",
         None,
         f"folder of the study: {NAME} with the times of all steps, profiles, timelines, "
-        f"{TABLE} and the page {PAGE}",
+        f"{TABLE}, {FIGURE} and the page {PAGE}",
         required=True,
     )
     parser.add_argument(
@@ -64,10 +69,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run what is left, and report."""
     study, folder = read_study(options.file), options.out
-    outputs = {
-        name: folder.inside(name, kind)
-        for name, kind in ((NAME, STUDY_JOURNAL), (PAGE, HTML), (TABLE, STUDY_TABLE))
-    }
+    outputs = {name: folder.inside(name, kind) for name, kind in FILES.items()}
     with blaming("--out"):
         for name, output in outputs.items():
             output.require_ours(options.force and name != NAME)
@@ -169,5 +171,7 @@ def _report(
     else:
         print_study(result)
     write_study_table(outputs[TABLE], result)
+    if result.results:
+        write_figure(outputs[FIGURE], drawn(result))
     write_study_page(outputs[PAGE], result)
     return 0

@@ -13,15 +13,15 @@ from bfpp.study.intervals import CONFIDENCE
 from bfpp.study.results import NETWORK, SCHEDULE, SHARE, CellResult, StudyResult
 from bfpp.study.study import Study
 from bfpp.terminal.outputs import Output
-from bfpp.terminal.printing import output, print_table
+from bfpp.terminal.printing import counted, output, print_table
 from bfpp.traces.figures.svg.scatter import Point, scatter
 from bfpp.traces.page.static_page import Section, static_page
 from bfpp.traces.timeline.units import in_words
 
-CELL_COLUMNS = (
-    "repetitions", "measured", f"{CONFIDENCE:.0%} interval", "predicted", "error",
-    "differs most in",
-)  # fmt: skip
+INTERVAL = f"± {CONFIDENCE:.0%}"
+"""Half of the interval of a mean, as a share of it."""
+
+CELL_COLUMNS = ("repetitions", "measured", INTERVAL, "predicted", "error", "predicted worst")
 GROUP_COLUMNS = ("cells", "Kendall's tau", "best", "predicted best", "slower than the best")
 
 ROUGHLY_EQUAL = 0.01
@@ -72,7 +72,7 @@ def _cells(result: StudyResult) -> Iterator[tuple[str, ...]]:
             *values,
             str(each.repetitions),
             in_words(measured.mean),
-            f"{in_words(measured.low)} to {in_words(measured.high)}",
+            f"{(measured.high - measured.low) / 2 / measured.mean:.1%}",
             in_words(each.predicted),
             f"{each.error:+.1%}",
             _why(each),
@@ -83,8 +83,8 @@ def _why(each: CellResult) -> str:
     """The part that is predicted worst, where there is something to explain."""
     if abs(each.error) < ROUGHLY_EQUAL:
         return ""
-    predicted, measured = each.parts[each.why]
-    return f"{each.why}: {in_words(predicted)}, measured {in_words(measured)}"
+    part, seconds = each.why
+    return f"{part}, by {in_words(seconds)}"
 
 
 def _others(study: Study) -> list[str]:
@@ -110,19 +110,23 @@ def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def drawn(result: StudyResult) -> str:
+    """Step times, predicted and measured, as a figure."""
+    points = [
+        Point(each.cell.network, each.measured.mean, each.predicted) for each in result.results
+    ]
+    return scatter(points, f"Step time of {counted(len(points), 'cell')}", "s")
+
+
 def write_study_page(file: Output, result: StudyResult) -> None:
     """Write the page of a study: measured beside predicted, rankings, and what was refused."""
     about = ", ".join(f"{name} {value}" for name, value in result.about.items())
     sections = []
     if result.results:
-        points = [
-            Point(str(each.cell.values[SCHEDULE]), each.measured.mean, each.predicted)
-            for each in result.results
-        ]
         names = (NETWORK, *result.study.varied, *CELL_COLUMNS)
         others = (NETWORK, *_others(result.study), *GROUP_COLUMNS)
         sections = [
-            Section("Step time", svg=scatter(points, "Step time, predicted and measured", "s")),
+            Section("Step time, predicted and measured", svg=drawn(result)),
             Section("Rankings of schedules", columns=others, rows=list(_groups(result))),
             Section("Cells", columns=names, rows=list(_cells(result))),
         ]

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bfpp.study.intervals import MeanInterval, interval, rank_agreement
-from bfpp.study.journal import StudyJournal
+from bfpp.study.journal import Row, StudyJournal
 from bfpp.study.study import Study, StudyCell
 
 SCHEDULE, NETWORK = "schedule", "network"
@@ -38,9 +38,10 @@ class CellResult:
         return self.predicted / self.measured.mean - 1
 
     @property
-    def why(self) -> str:
-        """The part of the mean rank's step that is predicted worst."""
-        return max(self.parts, key=lambda name: abs(self.parts[name][0] - self.parts[name][1]))
+    def why(self) -> tuple[str, float]:
+        """The part of the mean rank's step that is predicted worst, and by how many seconds."""
+        errors = {name: predicted - measured for name, (predicted, measured) in self.parts.items()}
+        return max(errors.items(), key=lambda each: abs(each[1]))
 
     @property
     def record(self) -> dict[str, Any]:
@@ -178,8 +179,11 @@ def _result(cell: StudyCell, journal: StudyJournal) -> CellResult:
         len(rows),
         interval(medians),
         rows[-1]["predicted"],
-        {
-            name: (rows[-1]["parts"][name][0], fmean(row["parts"][name][1] for row in rows))
-            for name in rows[-1]["parts"]
-        },
+        {name: _part(rows, name) for row in rows for name in row["parts"]},
     )
+
+
+def _part(rows: Sequence[Row], name: str) -> tuple[float, float]:
+    """A part of a step, predicted and measured; one that is not in a repetition took no time."""
+    both = [row["parts"].get(name, (0.0, 0.0)) for row in rows]
+    return max(predicted for predicted, _ in both), fmean(measured for _, measured in both)

@@ -125,7 +125,9 @@ class _Conductor:
             "elapsed_times": _rounded(message["elapsed"]),
             "predicted": _rounded([predicted.step_time])[0],
             "parts": {
-                name: _rounded([pair.simulated, pair.measured]) for name, pair in parts.items()
+                name: _rounded([pair.simulated, pair.measured])
+                for name, pair in parts.items()
+                if pair.simulated or pair.measured
             },
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }

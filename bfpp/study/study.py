@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +75,8 @@ class Study:
     """All cells; `refused` are combinations of values that cannot be, and why.
 
     `networks` are bits/s out of each host and into it, None where it is as it is. Where passes are
-    `mocked`, each layer's take these seconds.
+    `mocked`, each layer's take these seconds. Studies with one `digest` have the same model,
+    passes, hosts and networks: their measurements are of the same cells.
     """
 
     title: str
@@ -88,6 +88,7 @@ class Study:
     hosts: int
     networks: Mapping[str, float | None]
     measuring: Measuring
+    digest: str
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
@@ -105,16 +106,3 @@ class Study:
         for cell in self.cells:
             cells.setdefault(cell.session, []).append(cell)
         return cells
-
-    @property
-    def digest(self) -> str:
-        """The same for studies whose measurements are of the same cells."""
-        said = [
-            self.model.name,
-            repr(self.model),
-            self.mocked and dict(self.mocked),
-            self.where,
-            self.hosts,
-            dict(self.networks),
-        ]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

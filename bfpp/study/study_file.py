@@ -5,8 +5,10 @@ Every fault is an `InvalidConfiguration` of one line that names the file, the ta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
+from hashlib import sha256
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -78,7 +80,17 @@ def read_study(path: str) -> Study:
         hosts,
         networks,
         _measuring(path, table.get("measuring", {})),
+        _digest(table),
     )
+
+
+CONDITIONS = ("model", "compute", "hosts", "networks")
+"""Tables that measurements hold for."""
+
+
+def _digest(table: Table) -> str:
+    said = json.dumps([table.get(name) for name in CONDITIONS], sort_keys=True)
+    return sha256(said.encode()).hexdigest()[:16]
 
 
 def _listed(where: str, value: object) -> list[Any]:

@@ -22,7 +22,7 @@ def test_a_cell_has_its_mean_and_the_error_of_its_prediction(result):
     assert first.measured.mean == pytest.approx(1.1)
     assert first.predicted == pytest.approx(1.32)
     assert first.error == pytest.approx(0.2)
-    assert first.why == "transfer"
+    assert first.why == ("transfer", pytest.approx(1.32 - 1.1))
 
 
 def test_groups_differ_in_their_schedule_alone(result):
