@@ -24,7 +24,7 @@ from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.formats import HTML, STUDY_JOURNAL, STUDY_TABLE, SVG
 from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder
 from bfpp.terminal.parser import Parser
-from bfpp.terminal.printing import note, print_json, print_table
+from bfpp.terminal.printing import counted, note, print_json, print_table
 from bfpp.traces.timeline.units import in_words
 
 PAGE, TABLE, FIGURE = "index.html", "cells.csv", "step-times.svg"
@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
             output.require_ours(options.force and name != NAME)
     if options.dry_run:
         return _plan(study, StudyJournal(folder.path, study), options)
-    is_first = os.environ.get("RANK", "0") == "0"
-    journal = StudyJournal(folder.path, study, None if options.report or not is_first else _about())
+    keeps = is_first() and not options.report
+    journal = StudyJournal(folder.path, study, _about() if keeps else None)
     if not options.report:
         if len(journal) and not options.resume:
             raise InvalidInput(
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
             )
         if code := _run(study, folder.path, journal):
             return code
-    if not is_first:
+    if not is_first():
         return 0
     return _report(study, journal, outputs, options)
 
@@ -98,13 +98,23 @@ def _run(study: Study, folder: Path, journal: StudyJournal) -> int:
     if (study.where is HostKind.TORCHRUN) != is_joined():
         started = "is to be started by" if study.where is HostKind.TORCHRUN else "was not made for"
         raise InvalidInput(f"FILE: hosts: where is {study.where}: the command {started} torchrun")
+    say = _say if is_first() else _nothing
     if expected := estimate(study, journal):
-        _say(_in_words(expected))
+        say(_in_words(expected))
     try:
-        run_study(study, folder, journal, _say)
+        run_study(study, folder, journal, say)
     except RunFailed as error:
         return fail("study", error)
     return 0
+
+
+def is_first() -> bool:
+    """True but for processes of torchrun's that are not the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _nothing(_: str) -> None:
+    """The address of what other processes say."""
 
 
 def _say(line: str) -> None:
@@ -112,8 +122,8 @@ def _say(line: str) -> None:
 
 
 def _in_words(expected: Estimate) -> str:
-    least, most = (f"{max(seconds, 60) / 60:.0f}" for seconds in expected)
-    return f"will take {least} to {most} minutes" if least != most else f"will take {most} minutes"
+    least, most = (max(1, round(seconds / 60)) for seconds in expected)
+    return f"will take {f'{least} to ' if least < most else ''}{counted(most, 'minute')}"
 
 
 def _about() -> dict[str, Any]:

@@ -44,8 +44,13 @@ def run_study(study: Study, folder: Path, journal: StudyJournal, say: Say) -> No
     Profiles and measured timelines are written to the folder. A session whose processes fail is
     begun again; raises `RunFailed` after the third failure with nothing measured in between.
     """
+    is_joined = study.where is HostKind.TORCHRUN
+    if is_joined and len(study.sessions) > 1:
+        divisions = ", ".join(f"{each.pp} x {each.dp}" for each in study.sessions)
+        raise InvalidInput(f"FILE: torchrun's processes are divided in one way, not in {divisions}")
     for session, cells in study.sessions.items():
-        if StudyTurns(study.measuring, seconds_of(journal, cells), True).due:
+        # Of processes that torchrun started, only the first knows what is done: all take part.
+        if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due:
             _Conductor(study, session, cells, folder, journal, say).run()
 
 

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_before_it_starts_it_says_what_it_will_do_and_how_long_that_takes(bfpp):
     code, out, err = bfpp("study grid.toml --out o --dry-run")
-    assert (code, err) == (0, "bfpp study: will take 1 minutes\n")
+    assert (code, err) == (0, "bfpp study: will take 1 minute\n")
     assert "A study: 4 cells" in out
     assert not list(Path("o").iterdir())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,44 @@ def test_a_study_goes_on_when_a_process_of_a_host_is_killed(tmp_path):
     out, errors = study.communicate(timeout=240)
     assert [cell["repetitions"] for cell in json.loads(out)["cells"]] == [2, 2], errors
     assert "begun again" in errors
+
+
+def test_hosts_that_torchrun_joins_measure_their_network_and_go_on(tmp_path):
+    """Two processes on each of two hosts; the second time, nothing is left to do."""
+    file = written(
+        tmp_path / "grid.toml",
+        experiment={"schedule": ["gpipe", "1f1b"], "pp": 2, "dp": 2, "microbatches": 4},
+        hosts={"where": "torchrun"},
+        measuring={"steps": 2, "least": 1, "most": 1},
+    )
+    place = tmp_path / "out"
+    study = ["bfpp", "study", str(file), "--out", str(place), "--resume", "--json"]
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for _ in range(2):
+        with namespaces(2, BITS, tmp_path) as hosts:
+            first = f"{hosts.address.rpartition('.')[0]}.1"
+            joined = shlex.split(
+                f"--nnodes 2 --nproc-per-node 2 --master-addr {first} --master-port 29519 "
+                "--no-python --node-rank"
+            )
+            begun = [
+                subprocess.Popen(
+                    [*hosts.enter, name, "torchrun", *joined, str(number), *study],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "PATH": paths, "OMP_NUM_THREADS": "1"},
+                )
+                for number, name in enumerate(hosts.names)
+            ]
+            ends = [process.communicate(timeout=240) for process in begun]
+        assert [process.returncode for process in begun] == [0, 0], ends
+        (line,) = (line for line in ends[0][0].splitlines() if line.startswith("{"))
+        assert [cell["repetitions"] for cell in json.loads(line)["cells"]] == [1, 1]
+        assert ends[1][0] == ""
+    (profile,) = place.glob("*.toml")
+    hosts_measured = tomllib.loads(profile.read_text())["hosts"]
+    assert [host["processes"] for host in hosts_measured] == [2, 2]
+    for host in hosts_measured:
+        assert 0.7 < host["out"] * 8 / BITS < 1.1
+        assert 0.7 < host["into"] * 8 / BITS < 1.1
