@@ -52,12 +52,9 @@ def sentences(result: StudyResult) -> list[str]:
     if groups := result.groups:
         right = sum(group.best is group.predicted_best for group in groups)
         loss = max(group.loss for group in groups)
-        said.append(
-            f"In {right} of {len(groups)} groups the schedule that was predicted best is the best; "
-            f"elsewhere it is up to {loss:.1%} slower."
-            if right < len(groups)
-            else f"In all {right} groups the schedule that was predicted best is the best."
-        )
+        of_all = f"In {right} of {counted(len(groups), 'group')}"
+        best = f"{of_all}, the schedule predicted best is the best"
+        said.append(f"{best}; elsewhere it is up to {loss:.1%} slower." if loss else f"{best}.")
         if (tau := summary["mean_kendall_tau"]) is not None:
             said.append(f"Kendall's tau of rankings is {tau:.2f} in the mean.")
     return said

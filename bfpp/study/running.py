@@ -86,10 +86,18 @@ class _Conductor:
                     self._launch(hosts)
                     return
                 except RunFailed as error:
+                    if not self.turns.due:  # it failed when all was done
+                        return
                     failures = 1 if len(self.journal) > before else failures + 1
                     if failures == FAILURES_IN_A_ROW:
                         raise
                     self.say(f"{self.session.name}: {error}; begun again, the cell under way too")
+
+    @property
+    def turns(self) -> StudyTurns:
+        """The turns that are left."""
+        seconds = seconds_of(self.journal, self.cells)
+        return StudyTurns(self.study.measuring, seconds, bool(self.predicted))
 
     def _launch(self, hosts: Hosts) -> None:
         from bfpp.executor.measure.passes import QUICK, Effort
@@ -97,10 +105,10 @@ class _Conductor:
         from bfpp.executor.processes import launch
 
         measuring = self.study.measuring
-        seconds = seconds_of(self.journal, self.cells)
-        turns = StudyTurns(measuring, seconds, bool(self.predicted))
         effort = Effort(QUICK.steps, QUICK.bytes[:1], QUICK.parameters[:2])
-        work = Jobs(self.jobs, turns, measuring.steps, measuring.warm_up, effort, self.study.mocked)
+        work = Jobs(
+            self.jobs, self.turns, measuring.steps, measuring.warm_up, effort, self.study.mocked
+        )
         launch(take_turns, work, self.jobs[0].processes, on_message=self._hear, hosts=hosts)
 
     def _hear(self, message: Message) -> None:
