@@ -116,8 +116,16 @@ def _print(record: Mapping[str, Any]) -> None:
         )
         for channel in record["channels"]
     ]
+    hosts = record.get("hosts", [])
     if rows:
-        print_table("Transfers", ("ranks", "latency", "bandwidth"), rows)
+        ends = "hosts" if hosts else "ranks"
+        print_table("Transfers", (ends, "latency", "bandwidth"), rows)
+    if hosts:
+        rows = [
+            (str(number), *(f"{host[way] / 1e9:.3g} GB/s" for way in ("out", "into")))
+            for number, host in enumerate(hosts)
+        ]
+        print_table("Hosts, with all others at the same time", ("", "out", "into"), rows)
     rows = [
         (name, in_words(line["fixed"]), in_words(1e6 * line["per_parameter"]))
         for name, line in record["data"].items()

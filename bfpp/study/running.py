@@ -46,8 +46,7 @@ def run_study(study: Study, folder: Path, journal: StudyJournal, say: Say) -> No
     """
     is_joined = study.where is HostKind.TORCHRUN
     if is_joined and len(study.sessions) > 1:
-        divisions = ", ".join(f"{each.pp} x {each.dp}" for each in study.sessions)
-        raise InvalidInput(f"FILE: torchrun's processes are divided in one way, not in {divisions}")
+        raise InvalidInput("FILE: under torchrun, all cells have one pp, dp and microbatch_size")
     for session, cells in study.sessions.items():
         # Of processes that torchrun started, only the first knows what is done: all take part.
         if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due:

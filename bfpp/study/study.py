@@ -39,16 +39,17 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Session:
-    """The cells that the same processes run: those of one network, and of one division."""
+    """The cells that the same processes run by one profile: those of one network and division."""
 
     network: str
     pp: int
     dp: int
+    microbatch_size: int
 
     @property
     def name(self) -> str:
         """The name of its files."""
-        return f"{self.network}-{self.pp}x{self.dp}"
+        return f"{self.network}-{self.pp}x{self.dp}x{self.microbatch_size}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class StudyCell:
     @property
     def session(self) -> Session:
         """The processes that run it."""
-        return Session(self.network, self.experiment.pp, self.experiment.dp or 1)
+        own = self.experiment
+        return Session(self.network, own.pp, own.dp or 1, own.microbatch_size)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,19 @@ def test_schedules_that_loop_and_others_divide_a_rank_alike(tmp_path):
     assert [(each.loops, each.units) for each in layouts] == [(1, 4), (2, 4)]
 
 
+def test_cells_that_one_profile_prices_share_a_session(tmp_path):
+    grid = {
+        "schedule": ["gpipe", "1f1b"],
+        "pp": 2,
+        "microbatches": [2, 4],
+        "microbatch_size": [1, 2],
+    }
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [(each.microbatch_size, len(cells)) for each, cells in study.sessions.items()] == [
+        (1, 4), (2, 4)
+    ]  # fmt: skip
+
+
 def test_a_range_has_both_ends(tmp_path):
     grid = {"schedule": "1f1b", "pp": 2, "microbatches": {"from": 2, "to": 8, "by": 3}}
     study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
