@@ -10,7 +10,7 @@ import sys
 
 from bfpp.terminal.interrupts import INTERRUPTED, collect_garbage
 
-TRAINS = {"calibrate", "export", "measure", "run"}
+TRAINS = {"calibrate", "export", "measure", "run", "study"}
 """Commands that need torch, which may share numpy's BLAS, as in conda-forge's builds."""
 
 THREADS = "OPENBLAS_NUM_THREADS"

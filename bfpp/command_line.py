@@ -83,13 +83,15 @@ def _run(words: list[str]) -> int:
 
 
 def _spelled_out(words: list[str]) -> list[str]:
-    """The words; a bare `--resume` is spelled out, or it would take the next word for its step.
+    """The words; a bare `--resume` of a run is spelled out, or it would take the next word.
 
     A command that starts training, after `--`, is one word: it is a SCHEDULE.
     """
     before, mark, after = _divided(words)
     if mark and is_command(shlex.join(after)):
         words = [*before, shlex.join(after)]
+    if words[:1] != ["run"]:
+        return words
     pairs = zip(words, [*words[1:], ""], strict=False)
     return [
         "--resume=last" if word == "--resume" and not after.isdecimal() else word

@@ -19,8 +19,8 @@ from benchmarks.helpers.measure import Results
 from bfpp.executor.measure.host_dispatch import local_trainer
 from bfpp.executor.settings import Activations, BackendName, DType
 from bfpp.executor.train.job import Job
+from bfpp.launchers.own.model import transformer_source
 from bfpp.options.running.measuring import of_device
-from bfpp.options.running.trained_model import transformer_source
 from bfpp.schedules.settings.offloading import ALL, OFF
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.cluster.cluster import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bfpp.api.results import Result
-from bfpp.sim.experiment.wait_gains import MOST as MOST_GAINS
-from bfpp.sim.experiment.wait_gains import waits_with_gains
+from bfpp.sim.costs.measured.wait_gains import MOST as MOST_GAINS
+from bfpp.sim.costs.measured.wait_gains import waits_with_gains
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.figures.panel import Panel
 

@@ -9,7 +9,6 @@ from typing import Any
 from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch
 from bfpp.executor.settings import BackendName
 from bfpp.options import shared
-from bfpp.options.profiles import as_toml
 from bfpp.options.running.measuring import progress
 from bfpp.options.running.run import (
     add_device_arguments,
@@ -21,6 +20,7 @@ from bfpp.options.running.settings import device_settings
 from bfpp.options.running.trained_model import source_of
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import PASSES
+from bfpp.sim.costs.measured.profile_file import as_toml
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.terminal.formats import PROFILE
 from bfpp.terminal.number_types import whole_number
@@ -66,14 +66,14 @@ def run(options: argparse.Namespace) -> int:
             f"{options.model} has tied embeddings, which a profile does not price: a model file "
             "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
         )
-    from bfpp.executor.measure.passes import QUICK, Effort, calibrate
+    from bfpp.executor.measure.passes import QUICK, CalibrationWork, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare
 
     prepare(options.interface)
     checked_plan(job)
     with progress(options) as report:
         try:
-            work = (job, QUICK if options.quick else Effort())
+            work = CalibrationWork(job, QUICK if options.quick else Effort())
             limits = limits_of(options)
             measured = launch(
                 calibrate,
@@ -123,8 +123,16 @@ def _print(record: Mapping[str, Any]) -> None:
         )
         for channel in record["channels"]
     ]
+    hosts = record.get("hosts", [])
     if rows:
-        print_table("Transfers", ("ranks", "latency", "bandwidth"), rows)
+        ends = "hosts" if hosts else "ranks"
+        print_table("Transfers", (ends, "latency", "bandwidth"), rows)
+    if hosts:
+        rows = [
+            (str(number), *(f"{host[way] / 1e9:.3g} GB/s" for way in ("out", "into")))
+            for number, host in enumerate(hosts)
+        ]
+        print_table("Hosts, with all others at the same time", ("", "out", "into"), rows)
     rows = [
         (name, in_words(line["fixed"]), in_words(1e6 * line["per_parameter"]))
         for name, line in record["data"].items()

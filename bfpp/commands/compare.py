@@ -12,7 +12,7 @@ from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE, Result, fastest, verdict
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.named_experiments import compared, require_same_unit, side_by_side
+from bfpp.options.named_experiments import compared, require_same_unit
 from bfpp.reports.pictures import (
     add_picture_arguments,
     check_picture_arguments,
@@ -23,6 +23,7 @@ from bfpp.reports.prediction_notes import print_cautions
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.side_by_side import side_by_side
 from bfpp.terminal.outputs import add_force_argument
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import print_json, print_table

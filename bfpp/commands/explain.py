@@ -22,13 +22,14 @@ from bfpp.api.saved import (
 )
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.named_experiments import holds_experiment, named, require_same_unit, side_by_side
+from bfpp.options.named_experiments import holds_experiment, named, require_same_unit
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration, InvalidInput, Schedule
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
+from bfpp.sim.experiment.side_by_side import side_by_side
 from bfpp.sim.experiment.values import of_group
 from bfpp.sim.experiment.values.option import STAGES
 from bfpp.terminal import formats

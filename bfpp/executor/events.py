@@ -12,10 +12,14 @@ process 0). An event is a dict that JSON can hold; `event` says which it is:
 - `evaluation`, after each: `step` (how many are done), `loss`, and over how many `steps` of
   held-out batches.
 - `save`, after each: `step` (how many steps are in it) and `path`.
+- `turn`, after each of `bfpp.executor.measure.turns`: `job` (its number), `seconds` and
+  `elapsed` of each step, and `columns`, the times of tasks in the median step, from the first
+  start on.
+- `profile`, after a calibration between these: `profile`, the measurements.
 - `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
 
 A run that goes on reports no step twice; one that is resumed begins anew. Listeners
-to other entries than `bfpp.executor.run.session.train` receive only `end`. An exception
+to other entries than these receive only `end`. An exception
 of a listener ends the run and is raised by `launch`; under torchrun, it is a
 failure of process 0. A listener that must not end a run catches its own errors,
 as `bfpp.executor.run.listeners.MetricsFile` does.
@@ -64,6 +68,24 @@ def evaluated(step: int, loss: float, steps: int) -> Message:
 def saved(step: int, path: Path) -> Message:
     """A checkpoint after `step` steps is complete."""
     return {"event": "save", "step": step, "path": str(path)}
+
+
+def taken(
+    job: int, seconds: Sequence[float], elapsed: Sequence[float], columns: Sequence[Any]
+) -> Message:
+    """A job has had its turn."""
+    return {
+        "event": "turn",
+        "job": job,
+        "seconds": [*seconds],
+        "elapsed": [*elapsed],
+        "columns": columns,
+    }
+
+
+def calibrated(profile: Mapping[str, Any]) -> Message:
+    """A calibration is done."""
+    return {"event": "profile", "profile": profile}
 
 
 def ended(how: str, reason: str = "") -> Message:

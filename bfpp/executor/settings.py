@@ -192,6 +192,10 @@ class Training:
     cut: str | None = None
 
 
+CALIBRATION = -1
+"""The number of a turn that calibrates (`bfpp.executor.measure.turns`)."""
+
+
 @dataclass(frozen=True)
 class Sleeps:
     """Seconds that each stage's passes take where nothing is computed.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.options.profiles import inline, key
 from bfpp.sim.cluster.cluster import AttentionSpeed, Cluster, Device
 from bfpp.sim.cluster.nccl import USUAL
 from bfpp.sim.cluster.network import Level
+from bfpp.sim.costs.measured.profile_file import inline, key
 from bfpp.sim.presets.file_kinds import CLUSTER
 
 

@@ -38,6 +38,7 @@ BY_SUBJECT = {
     "measurements": {
         "calibrate": "measure the passes of a model's layers on this machine, as a profile",
         "measure": "measure this machine's kernels, host and links, as a cluster file",
+        "study": "predict and run a grid of experiments, and compare",
         "validate": "compare measured configurations with their predictions",
         "fit": "fit the constants of clusters and implementations to measurements",
     },

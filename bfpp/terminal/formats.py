@@ -101,6 +101,8 @@ END_OF_ORDERS = b" \n"
 """PyTorch takes no remarks in a file of orders, but a space at the end of a line."""
 ORDERS = FileFormat("file of orders", (".csv",), _are_orders)
 JOURNAL = _with_format("journal of a search", (), "search journal")
+STUDY_JOURNAL = _with_format("journal of a study", (".jsonl",), "study journal")
+STUDY_TABLE = _marked("table of a study", (".csv",), b"network,")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
 FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")
 FOUND_PARQUET = FileFormat(

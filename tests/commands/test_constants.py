@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bfpp.options.profiles import as_toml
 from bfpp.options.running.measuring import Measured
 from bfpp.sim.cluster.cluster import load_cluster
+from bfpp.sim.costs.measured.profile_file import as_toml
 from bfpp.sim.experiment.uncertainty import Interval
 from bfpp.sim.measurements.calibration import Calibration, MeasuredConstant
 from bfpp.sim.measurements.fit import Fit, FittedConstant, Parameter

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bfpp.command_line import main
-from bfpp.options.profiles import as_toml
+from bfpp.sim.costs.measured.profile_file import as_toml
 from bfpp.sim.search.workers import EXECUTORS
 from bfpp.terminal.command_table import COMMANDS, module_of
 from bfpp.terminal.parser import Parser
@@ -219,7 +219,7 @@ def test_json_that_says_something_else(begin, files, name, data):
     require_a_clear_end(*data.draw(st.sampled_from(READERS[name])).split())
 
 
-SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate")]
+SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate", "study")]
 BASE = {
     "import": "step.json --out imported.json",
     "simulate": f"gpipe {STEP}", "compare": STEP, "explain": f"gpipe {STEP}",

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.options.profiles import as_toml
 from bfpp.schedules import InvalidConfiguration, Operation
 from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.costs.measured.profile_file import as_toml
 from bfpp.sim.presets import file_kinds
 from bfpp.sim.presets.numbers import LARGEST, LARGEST_COUNT, LEAST, real, whole
 from bfpp.terminal.command_table import COMMANDS, module_of

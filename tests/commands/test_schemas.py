@@ -19,6 +19,7 @@ from tests.executor.model.test_hugging_face_weights import LLAMA
 from tests.helpers.described import require_described
 from tests.helpers.simumax_files import system
 from tests.helpers.straggler_jobs import Job, parquet_of
+from tests.helpers.studies import measured, written
 from tests.traces.profiles.test_megatron_timers import ITERATIONS
 
 PHYSICAL = "--model bert-6.6b --cluster dgx1-v100 --pp 4 --tp 2 --microbatches 8"
@@ -47,6 +48,8 @@ CONTRACT = {
     "run": {"losses", "step_times", "tokens_per_second", "reference_losses", "max_weight_error"}
     | {"elapsed_times"},
     "diff": {"step_time_error", "operations"},
+    "study": {"cells", "cells[].values", "cells[].measured", "cells[].measured_low"}
+    | {"cells[].measured_high", "cells[].predicted", "cells[].low", "cells[].high"},
     "import": TIMELINE | RANKS,
     "explain": {"slowdown", "by", "by.stage", "by.replica", "by.operation", "by.worker"}
     | {"worst_workers_share", "last_stage_share", "steps", "steps.NAME.measured"}
@@ -56,7 +59,11 @@ CONTRACT = {
 
 FAILING = ("wrong.csv", "gpt-1t")
 
-FREE = {"paper": ("items.", "figure-3", "table-models"), "measure": ("measurements",)}
+FREE = {
+    "paper": ("items.", "figure-3", "table-models"),
+    "measure": ("measurements",),
+    "study": ("about", "cells.0.values", "groups.0.values", "refused.0.values"),
+}
 """Objects whose keys depend on what is drawn or measured."""
 
 
@@ -79,6 +86,7 @@ def folder(tmp_path_factory, printed):
             for dp in (1, 2)
             for size in (1, 2, 4)
         ]
+        measured(written(place / "grid.toml"), place / "studied", {0: [1.0, 1.1], 2: [1.2]})
         names = "schedule,model,cluster,pp,tp,dp,microbatches,microbatch_size,tflops_per_gpu"
         (place / "table.csv").write_text("\n".join([names, *rows]) + "\n")
     return place
@@ -136,6 +144,8 @@ QUICK = [
     "fit table.csv --no-cross-validation",
     "paper figure-3 table-models --out paper",
     "measure --simumax system.json --out measured.toml",
+    "study grid.toml --out studied --report",
+    "study grid.toml --out studied --dry-run",
     f"calibrate --quick --pp 2 --out profile.toml {SMALL}",
     f"run {TRAINED} --steps 2 --verify {SMALL}",
     f"run 1f1b --pp 2 --dp 2 --dry-run --rank 3 --backend cuda {SMALL}",

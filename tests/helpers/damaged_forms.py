@@ -11,7 +11,7 @@ from io import BytesIO
 
 from hypothesis import strategies as st
 
-from bfpp.options.profiles import inline, key
+from bfpp.sim.costs.measured.profile_file import inline, key
 from bfpp.traces.formats.protobuf import MalformedMessage, delimited, field, fields, messages
 from tests.helpers.damage import ODD_VALUES, change, changed_json, damaged
 

@@ -25,7 +25,6 @@ from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.sources.command_words import is_command
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.options.experiment_file import experiment_text, read_experiment
-from bfpp.options.profiles import as_toml
 from bfpp.options.search import parse_fixed, problem_of
 from bfpp.reports.explorer.choices import chosen
 from bfpp.reports.search.results import Journal
@@ -40,6 +39,7 @@ from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.constants import load_constants
 from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.costs.measured.profile import load_profile
+from bfpp.sim.costs.measured.profile_file import as_toml
 from bfpp.sim.costs.parameters import changed, parse_change
 from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.simumax import read_system

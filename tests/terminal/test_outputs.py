@@ -23,6 +23,7 @@ from bfpp.traces.formats.operations_json import save_operations
 from tests.helpers import ROOT
 from tests.helpers.simumax_files import system
 from tests.helpers.straggler_jobs import Job
+from tests.helpers.studies import written
 from tests.sim.costs.test_physical import MEASUREMENTS
 from tests.traces.stragglers.jobs import table_of
 
@@ -67,6 +68,7 @@ WRITING = {
     ("validate", "--svg"): "validate measured.csv --svg PLACE.svg",
     ("fit", "--out"): "fit measured.csv --no-cross-validation --out PLACE.toml",
     ("paper", "--out"): "paper table-models --out PLACE",
+    ("study", "--out"): "study grid.toml --report --out PLACE",
 }
 """A command line for each output that needs no torch; PLACE is the file without its ending."""
 
@@ -107,6 +109,7 @@ def folder(tmp_path, monkeypatch, step):
     )  # as good as its first guess, and soon
     monkeypatch.setattr("bfpp.reports.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
+    written(Path("grid.toml"))
     Path("system.json").write_text(json.dumps(system()))
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
@@ -190,6 +193,7 @@ def refused(bfpp, monkeypatch):
 OF_FOLDERS = {
     ("paper", "--out"),
     ("explore", "--out"),
+    ("study", "--out"),
     *((it, f"--{to}") for it in ("simulate", "show") for to in FOLDERS),
 }
 FILES = {key: line for key, line in WRITING.items() if key not in OF_FOLDERS}

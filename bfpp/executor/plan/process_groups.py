@@ -4,8 +4,8 @@ Theory of operation. All groups of a run are made in one order of rounds, the sa
 The groups of a round have no process in common: of each round a process is in one group, or in
 none. So each of the calls that make them can be one split of a communicator of all processes, in
 which those that belong together have the same colour; and the order leaves no circle of processes
-that wait for each other (`bfpp.executor.dispatch.backends.groups`). Channels are rounds as the colours of
-edges are: no two channels of a round have an end in common.
+that wait for each other (`bfpp.executor.dispatch.backends.groups`). Channels are rounds as the
+colours of edges are: no two channels of a round have an end in common.
 
 A kernel of NCCL takes a multiprocessor for each of its blocks (CTAs), and spins there until its
 peers' kernels run. Were all multiprocessors taken by kernels whose peers wait for one, nothing

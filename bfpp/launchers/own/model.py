@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 VOCABULARY = 257
 """All bytes, and a mask."""
 
+SIZES = {
+    "layers": (8, "transformer layers"),
+    "hidden": (64, "width of a layer"),
+    "heads": (4, "attention heads"),
+    "context": (64, "bytes in a sample"),
+}
+"""The small transformer that is trained by default: sizes, and their descriptions."""
+
 
 def transformer_source(
     model: Transformer,

@@ -15,6 +15,7 @@ from bfpp.executor.settings import (
     EmbeddingStage,
     PretrainingObjective,
 )
+from bfpp.launchers.own.model import SIZES
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.settings.recomputation import (
     FULL_RECOMPUTATION,
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
 
 ALSO = {"context": ("--seq-length",)}
 """Other names of some sizes: those that other commands know them by."""
-
-SIZES = {
-    "layers": (8, "transformer layers"),
-    "hidden": (64, "width of a layer"),
-    "heads": (4, "attention heads"),
-    "context": (64, "bytes in a sample"),
-}
-"""The small transformer that is trained by default: sizes, and their descriptions."""
 
 
 def add_choice(

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfpp.executor.settings import PretrainingObjective
-from bfpp.launchers.own.model import VOCABULARY, require_layers, transformer_source
-from bfpp.options.running.run import SIZES
+from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers, transformer_source
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.sim.models.model import Transformer, load_model
 from bfpp.terminal.error_lines import blaming

@@ -10,11 +10,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bfpp.options.named_experiments import named, side_by_side
+from bfpp.options.named_experiments import named
 from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.formats.orders_file import orders_of_text
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.reading import values_read
+from bfpp.sim.experiment.side_by_side import side_by_side
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.files import preset_names
 

@@ -11,6 +11,8 @@ from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.layout.cut import cut_layers
 from bfpp.schedules.operations.operations import OPERATIONS
+from bfpp.sim.costs.communication.host_ports import HostPorts
+from bfpp.sim.engines.cost_model import Load
 
 FIELD = "profile"
 
@@ -23,7 +25,8 @@ class MeasuredSeconds:
 
     `run` has the ranks, the replicas and the samples of a micro-batch that it was
     measured with, and how many layers at the model's ends are attached to other layers
-    (`own_ends`: are stages of their own). `layers` are the model's, in order.
+    (`own_ends`: are stages of their own). `layers` are the model's, in order. Where there are
+    `hosts`, channels are from one of them to another, or to itself; else from rank to rank.
     """
 
     name: str
@@ -33,6 +36,7 @@ class MeasuredSeconds:
     channels: tuple[Numbers, ...]
     data: dict[str, Numbers]
     dispatch: Numbers
+    hosts: tuple[Numbers, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -70,6 +74,16 @@ class MeasuredSeconds:
         line = self.data[algorithm]
         return line["fixed"] + line["per_parameter"] * parameters
 
+    def ports(self, ranks: int) -> HostPorts | None:
+        """The ports that ranks share, if the profile is of several hosts."""
+        if not self.hosts:
+            return None
+        processes, out, into = (
+            np.array([host[key] for host in self.hosts]) for key in ("processes", "out", "into")
+        )
+        _, way = self.channel_tables(len(self.hosts))
+        return HostPorts(processes.astype(np.int64), out, into, way, ranks, self.replicas)
+
     def channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
         """Latency and bandwidth by sender and receiver; the mean where nothing was measured."""
         if ranks > 1 and not self.channels:
@@ -102,34 +116,44 @@ class MeasuredStep:
     def _algorithm(self, tasks: Integers) -> str:
         return OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(self.graph.communication)
 
-    def passes(self, tasks: Integers, kind: str) -> Seconds:
+    @cached_property
+    def ports(self) -> HostPorts | None:
+        """The ports that its ranks share."""
+        return self.profile.ports(self.graph.layout.pp)
+
+    def passes(self, tasks: Integers, kind: str) -> Load:
         """Passes of micro-batches through stages."""
         by_unit = self.profile.pass_seconds(self.graph.layout, kind)
-        seconds: Seconds = by_unit[self.graph.unit[tasks]] / self.graph.layout.slices
-        return seconds
+        return Load(by_unit[self.graph.unit[tasks]] / self.graph.layout.slices)
 
-    def of_unit(self, tasks: Integers) -> Seconds:
+    def of_unit(self, tasks: Integers) -> Load:
         """Collectives over the parameters of a stage."""
-        line = self.profile.line(self._algorithm(tasks), self._parameters)
-        seconds: Seconds = line[self.graph.unit[tasks]]
-        return seconds
+        parameters = self._parameters[self.graph.unit[tasks]]
+        algorithm = self._algorithm(tasks)
+        if self.ports is None:
+            return Load(self.profile.line(algorithm, parameters))
+        line = self.profile.data[algorithm]
+        moving = line["per_parameter"] * parameters
+        return self.ports.collective(self.graph.rank[tasks], line["fixed"], moving)
 
-    def of_rank(self, tasks: Integers) -> Seconds:
+    def of_rank(self, tasks: Integers) -> Load:
         """Updates, and norms, over the parameters of a rank's state."""
         layout = self.graph.layout
         parameters = layout.sums(self._parameters)
         is_whole = self.graph.communication.sharding is Sharding.NONE
         share = 1 if is_whole else 1 / self.profile.replicas
         line = self.profile.line(self._algorithm(tasks), parameters * share)
-        seconds: Seconds = line[self.graph.rank[tasks]]
-        return seconds
+        return Load(line[self.graph.rank[tasks]])
 
-    def transfers(self, tasks: Integers, of_unit: int) -> Seconds:
-        """Seconds of transfers: latency, and the bytes of a stage's output over the bandwidth."""
+    def transfers(self, tasks: Integers, of_unit: int) -> Load:
+        """Transfers: latency, and the bytes of a stage's output over the bandwidth."""
         last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
         size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
         sent = size[self.graph.unit[tasks] + of_unit] / self.graph.layout.slices
-        latency, bandwidth = self.profile.channel_tables(self.graph.layout.pp)
         ends = self.graph.rank[tasks], self.graph.peer[tasks]
-        seconds: Seconds = latency[ends] + sent / bandwidth[ends]
-        return seconds
+        if self.ports is None:
+            latency, bandwidth = self.profile.channel_tables(self.graph.layout.pp)
+            return Load(latency[ends] + sent / bandwidth[ends])
+        latency, _ = self.profile.channel_tables(len(self.profile.hosts))
+        between = latency[tuple(self.ports.host[end] for end in ends)]
+        return self.ports.transfer(*ends, between, sent)

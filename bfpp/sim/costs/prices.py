@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import Integers
 from bfpp.schedules.operations.operations import Operation, Table
 from bfpp.sim.costs.measured_step import MeasuredStep
 from bfpp.sim.engines.cost_model import Load
@@ -46,7 +46,7 @@ class Price:
     parameter: str
     abstract: Callable[[AbstractSeconds], float] | None = None
     physical: Callable[[PhysicalStep, Integers], Load] | None = None
-    measured: Callable[[MeasuredStep, Integers], Seconds] | None = None
+    measured: Callable[[MeasuredStep, Integers], Load] | None = None
 
     def abstract_seconds(self, seconds: AbstractSeconds) -> float:
         """Seconds of each task, by abstract costs."""
@@ -58,8 +58,8 @@ class Price:
             raise InvalidConfiguration("model", f"{self.parameter} has no price on clusters")
         return self.physical(step, tasks)
 
-    def measured_seconds(self, step: MeasuredStep, tasks: Integers) -> Seconds:
-        """Seconds of tasks of a graph on the machine of a profile."""
+    def measured_load(self, step: MeasuredStep, tasks: Integers) -> Load:
+        """Costs of tasks of a graph on the machine of a profile."""
         if self.measured is None:
             raise InvalidConfiguration("profile", f"a profile does not price {self.parameter}")
         return self.measured(step, tasks)

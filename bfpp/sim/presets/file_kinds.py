@@ -52,7 +52,13 @@ SEARCH = FileKind(
     "bfpp search 1",
     frozenset({"gpus"}),
 )
-KINDS = (EXPERIMENT, SEARCH, PROFILE, CONSTANTS, CLUSTER, MODEL)
+STUDY = FileKind(
+    "a study",
+    "bfpp study takes it for FILE",
+    "bfpp study 1",
+    frozenset({"experiment"}),
+)
+KINDS = (EXPERIMENT, SEARCH, STUDY, PROFILE, CONSTANTS, CLUSTER, MODEL)
 
 
 def kind_of(table: Table) -> FileKind | None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.costs.measured.wait_gains import waits_with_gains
 from bfpp.sim.engines.engines import simulate
-from bfpp.sim.experiment.wait_gains import waits_with_gains
 from bfpp.traces.explain.causes import Causes
 from tests.helpers.strategies import graphs
 

@@ -13,10 +13,10 @@ from bfpp.command_line import main  # noqa: E402
 from bfpp.executor.measure.passes.communication import lags  # noqa: E402
 from bfpp.executor.measure.passes.fitting import fit_line, least_squares  # noqa: E402
 from bfpp.executor.train.measured_timeline import END, READY  # noqa: E402
-from bfpp.options.profiles import inline  # noqa: E402
 from bfpp.schedules import Layout, build_graph  # noqa: E402
 from bfpp.sim.costs.abstract import AbstractCosts  # noqa: E402
 from bfpp.sim.costs.measured.profile import PASSES, load_profile  # noqa: E402
+from bfpp.sim.costs.measured.profile_file import inline  # noqa: E402
 from bfpp.sim.engines.engines import simulate  # noqa: E402
 from tests.helpers.run_program import started_here  # noqa: E402
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from benchmarks.executor.gpu_prediction import CASES  # noqa: E402
 from bfpp.executor.model.transformer.transformer import Block  # noqa: E402
-from bfpp.options.running.trained_model import transformer_source  # noqa: E402
+from bfpp.launchers.own.model import transformer_source  # noqa: E402
 from bfpp.schedules import build_graph  # noqa: E402
 from bfpp.sim.models.model import Transformer  # noqa: E402
 from bfpp.sim.operators.layer import layer_operators  # noqa: E402

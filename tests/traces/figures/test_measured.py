@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs.abstract import AbstractCosts
+from bfpp.sim.costs.measured.wait_gains import waits_with_gains
 from bfpp.sim.engines.compiled_engine import simulate
-from bfpp.sim.experiment.wait_gains import waits_with_gains
 from bfpp.traces.explain.causes import Cause, Causes
 from bfpp.traces.figures.panel import Panel
 from bfpp.traces.figures.svg.schedule import svg

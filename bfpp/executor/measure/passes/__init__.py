@@ -10,10 +10,13 @@ run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from bfpp.executor.measure.passes.communication import measure_data, measure_transfers
-from bfpp.executor.measure.passes.compute import measure_compute
+from bfpp.executor.measure.passes.compute import measure_compute, mocked_compute
+from bfpp.executor.measure.passes.network import measure_network
 from bfpp.executor.measure.passes.runs import QUICK, Bench, Effort, Profile
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import ProcessContext
@@ -21,20 +24,29 @@ from bfpp.executor.settings import EmbeddingStage
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 
-__all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
+__all__ = ["QUICK", "Bench", "CalibrationWork", "Effort", "Profile", "calibrate", "measure"]
 
 
-def calibrate(context: ProcessContext, work: tuple[Job, Effort]) -> Profile | None:
+class CalibrationWork(NamedTuple):
+    """A job to measure for, and the effort; where passes are `mocked`, seconds of each layer's."""
+
+    job: Job
+    effort: Effort
+    mocked: Mapping[str, float] | None = None
+
+
+def calibrate(context: ProcessContext, work: CalibrationWork) -> Profile | None:
     """Measure in all processes of a job; the first one returns the profile."""
-    job, effort = work
-    return measure(Bench(context, job, effort, init_process_group(context, job)))
+    clock_offset = init_process_group(context, work.job)
+    return measure(Bench(context, work.job, work.effort, clock_offset), work.mocked)
 
 
-def measure(bench: Bench) -> Profile | None:
+def measure(bench: Bench, mocked: Mapping[str, float] | None = None) -> Profile | None:
     """Measure in all processes, which are connected; the first one returns the profile."""
     plan = bench.job.plan()
     profile: Profile = {"run": _run(plan)}
-    for what, part in PARTS.items():
+    parts = PARTS if mocked is None else PARTS | {COMPUTE: partial(mocked_compute, mocked)}
+    for what, part in parts.items():
         bench.context.send({"what": what})
         profile |= part(plan, bench)
     return profile if bench.context.is_first else None
@@ -53,8 +65,11 @@ def _run(plan: Plan) -> dict[str, int]:
     }
 
 
+COMPUTE = "compute"
+
 PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
-    "compute": measure_compute,
+    COMPUTE: measure_compute,
     "transfers": measure_transfers,
     "gathers and reductions": measure_data,
+    "the network between hosts": measure_network,  # whose channels take the place of the runs'
 }

@@ -22,10 +22,10 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from bfpp.executor.processes.environment import HOST, STREAMS, chosen
+from bfpp.executor.processes.environment import STREAMS, chosen
+from bfpp.executor.processes.launcher.hosts import HERE, Hosts
 from bfpp.executor.processes.launcher.member import ASK_WHERE, PARENT
 from bfpp.executor.processes.launcher.sigterm import Terminated
-from bfpp.executor.processes.network import loopback
 from bfpp.executor.processes.sealed_store import SECRET
 
 PROGRAM = "bfpp.executor"
@@ -45,15 +45,21 @@ class Children:
         port: int,
         secret: str,
         interface: str | None = None,
+        hosts: Hosts = HERE,
     ) -> None:
         numbers = range(processes)
+        words = (sys.executable, *SAFELY, "-m", PROGRAM, str(directory))
+        commands = [(*hosts.prefix(each, processes), *words) for each in numbers]
         with _own_signal_handlers():
             context = start_processes(
                 name="bfpp",
-                entrypoint=sys.executable,
-                args=dict.fromkeys(numbers, (*SAFELY, "-m", PROGRAM, directory)),
+                entrypoint=commands[0][0],
+                args={number: command[1:] for number, command in enumerate(commands)},
                 envs={
-                    number: {SECRET: secret, **_environment(number, processes, port, interface)}
+                    number: {
+                        SECRET: secret,
+                        **_environment(number, processes, port, interface, hosts),
+                    }
                     for number in numbers
                 },
                 logs_specs=DefaultLogsSpecs(str(directory), redirects=Std.ALL),
@@ -98,22 +104,26 @@ def _look_at(pid: int) -> os.waitid_result | None:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-def _environment(number: int, processes: int, port: int, interface: str | None) -> dict[str, str]:
+def _environment(
+    number: int, processes: int, port: int, interface: str | None, hosts: Hosts
+) -> dict[str, str]:
+    on_a_host = hosts.processes_on_each(processes)
     environment = {
         "RANK": str(number),
         "WORLD_SIZE": str(processes),
-        "LOCAL_RANK": str(number),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": HOST,
+        "LOCAL_RANK": str(number % on_a_host),
+        "LOCAL_WORLD_SIZE": str(on_a_host),
+        "MASTER_ADDR": hosts.address,
         "MASTER_PORT": str(port),
         "PYTHONPATH": os.pathsep.join(each for each in sys.path if Path(each).is_absolute()),
         PARENT: str(os.getpid()),
     }
     defaults = dict(STREAMS)
     # Nobody else is to reach them, and this host's name, which may have no address, is not needed.
-    defaults |= chosen(loopback())
+    defaults |= chosen(hosts.interface)
     defaults |= {name: os.environ[name] for name in defaults if name in os.environ}
-    return {**environment, **defaults, **chosen(interface)}
+    named = interface or (hosts.interface if hosts.names else None)
+    return {**environment, **defaults, **chosen(named)}
 
 
 @contextmanager

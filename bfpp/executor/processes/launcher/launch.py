@@ -24,8 +24,9 @@ from pathlib import Path
 from torch.distributed import Store, TCPStore
 
 from bfpp.executor.events import Message, ended
-from bfpp.executor.processes.environment import HOST, is_joined, prepare
+from bfpp.executor.processes.environment import is_joined, prepare
 from bfpp.executor.processes.launcher.children import Children
+from bfpp.executor.processes.launcher.hosts import HERE, Hosts
 from bfpp.executor.processes.launcher.member import MESSAGES, OUTCOME, RECORD, WORK
 from bfpp.executor.processes.launcher.process import Arguments, Entry, Outcome
 from bfpp.executor.processes.launcher.sigterm import Stop, Terminated, is_offered, sigterm_asks
@@ -57,6 +58,7 @@ def launch(
     limits: Limits | None = None,
     on_message: Callable[[Message], None] = lambda _: None,
     interface: str | None = None,
+    hosts: Hosts = HERE,
 ) -> Outcome | None:
     """Run `entry(context, arguments)` in all processes and return the first one's outcome.
 
@@ -64,7 +66,8 @@ def launch(
     there, after one of them has said why. The messages that the first process
     sends (`place.send`) arrive at `on_message` (`bfpp.executor.events`), and at last,
     where the run did not end by itself, how it ended. They reach each other by a
-    network `interface`, by default the one that leads to the first process.
+    network `interface`, by default the one that leads to the first process. Processes that are
+    started here may be on other `hosts` that share this machine's files.
 
     Raises `RunFailed` where a process failed, died or hung, `Terminated` where
     SIGTERM ended the run at once, `ValueError` where another process cannot import
@@ -74,7 +77,7 @@ def launch(
     limits = limits or Limits()
     prepare(interface)
     if not is_joined():
-        return _launch_own(entry, arguments, processes, limits, on_message, interface)
+        return _launch_own(entry, arguments, processes, limits, on_message, interface, hosts)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]
         raise InvalidInput(f"the run needs {processes} processes, and torchrun started {started}")
@@ -88,17 +91,19 @@ def _launch_own(
     limits: Limits,
     on_message: Callable[[Message], None],
     interface: str | None,
+    hosts: Hosts,
 ) -> Outcome:
     if entry.__module__ == "__main__":
         raise ValueError(f"{entry.__qualname__} must be in a module that can be imported")
     work = pickle.dumps((entry, arguments, limits))
     secret = new_secret()
-    host = _hosted()
+    host = _hosted(hosts.address)
     store = SealedStore(host, secret)
     observer, stop = Observer(store, processes, limits), Stop()
     with _directory() as directory, sigterm_asks(stop):
         (directory / WORK).write_bytes(work)
-        with closing(Children(directory, processes, host.port, secret, interface)) as children:
+        children = Children(directory, processes, host.port, secret, interface, hosts)
+        with closing(children):
             try:
                 diagnosis = _supervise(children, store, observer, on_message, directory, stop)
             except (KeyboardInterrupt, Terminated):
@@ -114,11 +119,11 @@ def _launch_own(
     return outcome
 
 
-def _hosted() -> TCPStore:
-    with listening(HOST, 0) as place:
+def _hosted(address: str) -> TCPStore:
+    with listening(address, 0) as place:
         port = place.getsockname()[1]
         return TCPStore(
-            HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=place.detach()
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=place.detach()
         )
 
 

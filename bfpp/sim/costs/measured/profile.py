@@ -2,7 +2,9 @@
 
 A pass of a stage takes an overhead of its own, and what each of
 its layers takes. A transfer takes its channel's latency, and its bytes at its
-channel's bandwidth (a channel that was not measured is like the mean one).
+channel's bandwidth (a channel that was not measured is like the mean one). In a profile of
+several hosts, channels are between these, and their ports are shared
+(`bfpp.sim.costs.communication.host_ports`).
 Gathers, reductions, norms and updates take a fixed time, and a time for each
 parameter. What the executor takes to begin a task is added to each: more if
 the task waits for one of another lane (a cross-stream wait).
@@ -17,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
-from bfpp.schedules.columns import Flags
+from bfpp.schedules.columns import NONE, Flags
+from bfpp.sim.costs.communication.host_ports import WIDTH
 from bfpp.sim.costs.measured_step import FIELD, MeasuredSeconds, MeasuredStep, Numbers
 from bfpp.sim.costs.prices import PRICES
 from bfpp.sim.engines.cost_model import Costs, fixed_costs
@@ -29,16 +32,21 @@ PASSES = ("forward", "backward", "backward_input", "backward_weight")
 LAYER = ("count", *PASSES, "parameters", "bytes")
 CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
+HOST = ("processes", "out", "into")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
+OF_HOSTS = "hosts"
+"""The part of a profile of several hosts."""
+
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
     "clipped-optimizer",
 )  # fmt: skip
 """The algorithms of operations: an optimizer that clips waits for all ranks, say."""
 
-WHOLE = frozenset({"count", "sender", "receiver", *RUN})
-LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size"), 1)
+WHOLE = frozenset({"count", "sender", "receiver", "processes", *RUN})
+LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size", "processes"), 1)
+MORE_THAN_NOTHING = ("bandwidth", "out", "into")
 MOST_LAYERS = 1_000_000
 
 
@@ -47,16 +55,19 @@ class ProfiledCosts(MeasuredSeconds):
     """Measured costs of a model: prices any graph of it by the seconds of a profile."""
 
     def costs(self, graph: TaskGraph) -> Costs:
-        """The measured seconds of each task; ports are not shared."""
+        """The measured seconds of each task; of several hosts, bytes through their ports."""
         if graph.layout.copies:
             raise InvalidConfiguration(FIELD, f"{self.name} measured no collectives of copies")
-        step, seconds = MeasuredStep(self, graph), np.zeros(len(graph))
+        step = MeasuredStep(self, graph)
+        seconds, moved = np.zeros((2, len(graph)))
+        ports = np.full((len(graph), WIDTH), NONE, dtype=np.int32)
         for operation, tasks in graph.by_operation():
-            seconds[tasks] = PRICES[operation].measured_seconds(step, tasks)
-        return fixed_costs(
-            seconds
-            + np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
-        )
+            load = PRICES[operation].measured_load(step, tasks)
+            seconds[tasks], moved[tasks], ports[tasks] = load
+        lag = np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
+        if step.ports is None:
+            return fixed_costs(seconds + lag)
+        return Costs(seconds + lag, moved, ports, step.ports.bandwidth)
 
 
 def _waits_for_another_lane(graph: TaskGraph) -> Flags:
@@ -80,7 +91,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     """The profile of a file's contents; raises like `load_profile`."""
     require_kind(FIELD, name, table, PROFILE)
     table = {key: value for key, value in table.items() if key != "format"}
-    _require(name, table, PARTS)
+    _require(name, table, PARTS + (OF_HOSTS,) * (OF_HOSTS in table))
     kinds = [
         _numbers(f"{name}: layer {number}", each, LAYER)
         for number, each in enumerate(_list(name, table, "layers"))
@@ -102,6 +113,10 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
         ),
         data={way: _numbers(f"{name}: {way}", table["data"][way], LINE) for way in DATA},
         dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
+        hosts=tuple(
+            _numbers(f"{name}: host {number}", each, HOST)
+            for number, each in enumerate(_list(name, {OF_HOSTS: [], **table}, OF_HOSTS))
+        ),
     )
 
 
@@ -135,6 +150,7 @@ def _numbers(where: str, table: object, keys: Sequence[str]) -> Numbers:
             raise InvalidConfiguration(
                 FIELD, f"{where}: {key} must be a whole number, not {shown(value)}"
             )
-    if table.get("bandwidth") == 0:
-        raise InvalidConfiguration(FIELD, f"{where}: bandwidth must be more than 0")
+    for key in MORE_THAN_NOTHING:
+        if table.get(key) == 0:
+            raise InvalidConfiguration(FIELD, f"{where}: {key} must be more than 0")
     return {key: float(value) for key, value in table.items()}

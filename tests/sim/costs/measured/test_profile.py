@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from bfpp.options.profiles import as_toml, inline
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -23,6 +22,7 @@ from bfpp.schedules import (
     build_graph,
 )
 from bfpp.sim.costs.measured.profile import DATA, load_profile
+from bfpp.sim.costs.measured.profile_file import as_toml, inline
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations
 

@@ -14,7 +14,8 @@ UNITS = {
     "run": "what it holds for; of the model's layers, how many at its ends are attached",
     "layers": "in order, `count` alike: seconds of a pass; parameters; bytes of the output",
     "passes": "seconds of a pass besides its layers",
-    "channels": "from rank to rank: seconds, and bytes per second",
+    "channels": "from rank to rank, or from host to host: seconds, and bytes per second",
+    "hosts": "processes on each; bytes per second of all that leaves it, and of all that enters",
     "data": "seconds, and seconds for each parameter",
     "dispatch": "seconds to launch a task: after another on its lane, or after a cross-lane wait",
 }

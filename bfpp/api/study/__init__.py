@@ -1,0 +1,1 @@
+"""Studies: grids of experiments that are predicted, run and compared."""

@@ -1,0 +1,110 @@
+"""A study: experiments over networks, how often each is measured, and in which order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.models.model import Transformer
+
+
+class HostKind(StrEnum):
+    """Launchers of a study's processes, and their hosts."""
+
+    HERE = "here"
+    NAMESPACES = "namespaces"
+    TORCHRUN = "torchrun"
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Repetitions of a cell, in blocks: all cells once, in an order drawn anew for each block.
+
+    A repetition has `steps` steps after `warm_up` others. There are at `least` and at `most` so
+    many; in between, until half of the interval is narrower than the share `width` of the mean.
+    """
+
+    steps: int = 3
+    warm_up: int = 1
+    least: int = 3
+    most: int = 6
+    width: float = 0.05
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Session:
+    """The cells that the same processes run by one profile: those of one network and division."""
+
+    network: str
+    pp: int
+    dp: int
+    microbatch_size: int
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return f"{self.network}-{self.pp}x{self.dp}x{self.microbatch_size}"
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """An experiment on a network, with the values by which a study's file says it."""
+
+    network: str
+    values: Mapping[str, Any]
+    experiment: Experiment
+
+    @property
+    def key(self) -> str:
+        """A name that no other cell of a study has."""
+        return json.dumps([self.network, dict(self.values)], sort_keys=True)
+
+    @property
+    def session(self) -> Session:
+        """The processes that run it."""
+        own = self.experiment
+        return Session(self.network, own.pp, own.dp or 1, own.microbatch_size)
+
+
+@dataclass(frozen=True)
+class Study:
+    """All cells; `refused` are combinations of values that cannot be, and why.
+
+    `networks` are bits/s out of each host and into it, None where it is as it is. Where passes are
+    `mocked`, each layer's take these seconds. Studies with one `digest` have the same model,
+    passes, hosts and networks: their measurements are of the same cells.
+    """
+
+    title: str
+    cells: tuple[StudyCell, ...]
+    refused: tuple[tuple[Mapping[str, Any], str], ...]
+    model: Transformer
+    mocked: Mapping[str, float] | None
+    where: HostKind
+    hosts: int
+    networks: Mapping[str, float | None]
+    measuring: Measuring
+    digest: str
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """The names of values that differ between cells."""
+        seen: dict[str, set[str]] = {}
+        for cell in self.cells:
+            for name, value in cell.values.items():
+                seen.setdefault(name, set()).add(repr(value))
+        return tuple(name for name, values in seen.items() if len(values) > 1)
+
+    @property
+    def sessions(self) -> dict[Session, list[StudyCell]]:
+        """The cells of each session, in order."""
+        cells: dict[Session, list[StudyCell]] = {}
+        for cell in self.cells:
+            cells.setdefault(cell.session, []).append(cell)
+        return cells

@@ -1,0 +1,187 @@
+"""`bfpp study`: a grid of experiments, predicted, run and compared."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bfpp.api.running.jobs import fail, require_torch
+from bfpp.api.study.estimate import Estimate, estimate, step_estimates
+from bfpp.api.study.journal import NAME, StudyJournal
+from bfpp.api.study.results import NETWORK, results_of
+from bfpp.api.study.study import HostKind, Study, StudyCell
+from bfpp.api.study.study_file import read_study
+from bfpp.options import shared
+from bfpp.reports.figures import write_figure
+from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
+from bfpp.schedules import InvalidInput
+from bfpp.terminal.error_lines import blaming
+from bfpp.terminal.formats import HTML, STUDY_JOURNAL, STUDY_TABLE, SVG
+from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder
+from bfpp.terminal.parser import Parser
+from bfpp.terminal.printing import counted, note, print_json, print_table
+from bfpp.traces.timeline.units import in_words
+
+PAGE, TABLE, FIGURE = "index.html", "cells.csv", "step-times.svg"
+
+
+FILES = {NAME: STUDY_JOURNAL, PAGE: HTML, TABLE: STUDY_TABLE, FIGURE: SVG}
+"""Files in the folder of a study that others might have."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """The options of `bfpp study`."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="study in a .toml file: values of experiments, a model, hosts and networks",
+    )
+    add_output_folder(
+        parser,
+        "--out",
+        None,
+        f"folder of the study: {NAME} with the times of all steps, profiles, timelines, "
+        f"{TABLE}, {FIGURE} and the page {PAGE}",
+        required=True,
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the study that the folder holds"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the cells and how long the study will take, and run nothing",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="report what the folder holds so far, and run nothing",
+    )
+    add_force_argument(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what is left, and report."""
+    study, folder = read_study(options.file), options.out
+    outputs = {name: folder.inside(name, kind) for name, kind in FILES.items()}
+    with blaming("--out"):
+        for name, output in outputs.items():
+            output.require_ours(options.force and name != NAME)
+    if options.dry_run:
+        return _plan(study, StudyJournal(folder.path, study), options)
+    keeps = is_first() and not options.report
+    journal = StudyJournal(folder.path, study, _about() if keeps else None)
+    if not options.report:
+        if len(journal) and not options.resume:
+            raise InvalidInput(
+                f"--out: {journal.path} holds {len(journal)} repetitions: --resume goes on"
+            )
+        if code := _run(study, folder.path, journal):
+            return code
+    if not is_first():
+        return 0
+    return _report(study, journal, outputs, options)
+
+
+def _run(study: Study, folder: Path, journal: StudyJournal) -> int:
+    require_torch()
+    from bfpp.api.study.running import run_study
+    from bfpp.executor.processes import RunFailed
+    from bfpp.executor.processes.environment import is_joined
+
+    if (study.where is HostKind.TORCHRUN) != is_joined():
+        started = "is to be started by" if study.where is HostKind.TORCHRUN else "was not made for"
+        raise InvalidInput(f"FILE: hosts: where is {study.where}: the command {started} torchrun")
+    say = _say if is_first() else _nothing
+    if expected := estimate(study, journal):
+        say(_in_words(expected))
+    try:
+        run_study(study, folder, journal, say)
+    except RunFailed as error:
+        return fail("study", error)
+    return 0
+
+
+def is_first() -> bool:
+    """True but for processes of torchrun's that are not the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _nothing(_: str) -> None:
+    """The address of what other processes say."""
+
+
+def _say(line: str) -> None:
+    note(f"bfpp study: {line}")
+
+
+def _in_words(expected: Estimate) -> str:
+    least, most = (max(1, round(seconds / 60)) for seconds in expected)
+    return f"will take {f'{least} to ' if least < most else ''}{counted(most, 'minute')}"
+
+
+def _about() -> dict[str, Any]:
+    return {
+        "machine": platform.node(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> int:
+    """The cells, and the time that they will take."""
+    expected = estimate(study, journal)
+    steps: Sequence[tuple[StudyCell, float | None]]
+    steps = step_estimates(study) or [(cell, None) for cell in study.cells]
+    if options.json:
+        print_json(
+            {
+                "cells": [
+                    {"network": cell.network, "values": dict(cell.values), "estimated": step}
+                    for cell, step in steps
+                ],
+                "refused": [
+                    {"values": dict(values), "reason": reason} for values, reason in study.refused
+                ],
+                "seconds_least": expected and expected.least,
+                "seconds_most": expected and expected.most,
+            }
+        )
+        return 0
+    rows = [
+        (
+            cell.network,
+            *(str(cell.values[name]) for name in study.varied),
+            "" if step is None else in_words(step),
+            str(len(journal.of(cell))),
+        )
+        for cell, step in steps
+    ]
+    columns = (NETWORK, *study.varied, "step, roughly", "repetitions so far")
+    print_table(f"{study.title}: {len(study.cells)} cells", columns, rows)
+    for values, reason in study.refused:
+        _say(f"not run: {', '.join(map(str, values.values()))}: {reason}")
+    _say(_in_words(expected) if expected else "no estimate of time where layers compute")
+    return 0
+
+
+def _report(
+    study: Study, journal: StudyJournal, outputs: dict[str, Output], options: argparse.Namespace
+) -> int:
+    result = results_of(study, journal)
+    if options.json:
+        print_json(result.record)
+    else:
+        print_study(result)
+    write_study_table(outputs[TABLE], result)
+    if result.results:
+        write_figure(outputs[FIGURE], drawn(result))
+    write_study_page(outputs[PAGE], result)
+    return 0

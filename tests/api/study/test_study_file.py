@@ -1,0 +1,109 @@
+"""Studies as files: the cells that they mean, and one line for each fault."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bfpp.api.study.study import HostKind
+from bfpp.api.study.study_file import AS_IT_IS, read_study
+from bfpp.schedules import InvalidConfiguration
+from tests.helpers.studies import written
+
+
+def test_cells_are_all_combinations_on_all_networks(tmp_path):
+    hosts = {"where": "namespaces", "count": 2}
+    networks = {"fast": 1e9, "slow": 2.5e7}
+    study = read_study(str(written(tmp_path / "grid.toml", hosts=hosts, networks=networks)))
+    assert [(each.network, *each.values.values()) for each in study.cells] == [
+        (network, schedule, 2, microbatches)
+        for schedule in ("gpipe", "1f1b")
+        for microbatches in (2, 4)
+        for network in ("fast", "slow")
+    ]
+    assert study.varied == ("schedule", "microbatches")
+    assert (study.where, study.hosts) == (HostKind.NAMESPACES, 2)
+    assert len({cell.key for cell in study.cells}) == 8
+
+
+def test_schedules_that_loop_and_others_divide_a_rank_alike(tmp_path):
+    grid = {"schedule": ["1f1b", "breadth-first"], "pp": 2, "loops": 2, "microbatches": 4}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    layouts = [cell.experiment.configuration.layout for cell in study.cells]
+    assert [(each.loops, each.units) for each in layouts] == [(1, 4), (2, 4)]
+
+
+def test_cells_that_one_profile_prices_share_a_session(tmp_path):
+    grid = {
+        "schedule": ["gpipe", "1f1b"],
+        "pp": 2,
+        "microbatches": [2, 4],
+        "microbatch_size": [1, 2],
+    }
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [(each.microbatch_size, len(cells)) for each, cells in study.sessions.items()] == [
+        (1, 4), (2, 4)
+    ]  # fmt: skip
+
+
+def test_a_range_has_both_ends(tmp_path):
+    grid = {"schedule": "1f1b", "pp": 2, "microbatches": {"from": 2, "to": 8, "by": 3}}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [cell.values["microbatches"] for cell in study.cells] == [2, 5, 8]
+
+
+def test_combinations_that_cannot_be_are_named_and_those_that_are_the_same_are_one(tmp_path):
+    grid = {"schedule": ["depth-first"], "pp": 2, "loops": 2, "microbatches": [3, 4, 4]}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [cell.values["microbatches"] for cell in study.cells] == [4]
+    ((values, reason),) = study.refused
+    assert values["microbatches"] == 3
+    assert "3 in sequences of 2 leave 1 for the last" in reason
+
+
+def test_the_halves_of_a_backward_pass_take_as_long_as_the_whole(tmp_path):
+    study = read_study(str(written(tmp_path / "grid.toml")))
+    assert study.mocked == {
+        "forward": 0.002, "backward": 0.004, "backward_input": 0.002, "backward_weight": 0.002,
+    }  # fmt: skip
+    assert study.networks == {AS_IT_IS: None}
+    assert read_study(str(written(tmp_path / "real.toml", compute=None))).mocked is None
+
+
+def test_how_often_cells_are_run_does_not_change_what_was_measured(tmp_path):
+    one = read_study(str(written(tmp_path / "one.toml")))
+    other = read_study(str(written(tmp_path / "other.toml", measuring={"least": 5, "most": 9})))
+    longer = read_study(str(written(tmp_path / "l.toml", compute={"forward": 1, "backward": 2})))
+    assert one.digest == other.digest != longer.digest
+
+
+FAULTS = [
+    ({"experiment": None}, "the key 'experiment' is missing"),
+    ({"experiment": {"pp": 2}}, "experiment: the key 'schedule' is missing"),
+    ({"experiment": {"schedule": "gpipe", "model": "gpt-1t"}}, "model: a study does not vary it"),
+    ({"experiment": {"schedule": []}}, "experiment: schedule must hold at least one value"),
+    ({"experiment": {"schedule": "fifo"}}, "no cell can be run; the first: .*fifo"),
+    ({"experiment": {"schedule": "1f1b", "loop": 2}}, "no cell can be run; the first: loop"),
+    ({"experiment": {"schedule": "1f1b", "pp": [*range(1, 10_002)]}}, "at most 10,000"),
+    ({"model": {"layer": 3}}, "model: unknown key 'layer'.* layers?"),
+    ({"compute": {"forward": 1.0}}, "compute: the key 'backward' is missing"),
+    ({"compute": {"forward": 1.0, "backward": -1}}, "compute: backward must be positive"),
+    ({"hosts": {"where": "moon"}}, "hosts: where: .*moon"),
+    ({"hosts": {"where": "namespaces"}}, "hosts: count says how many namespaces"),
+    ({"hosts": {"count": 3}}, "hosts: count .* belongs to them"),
+    ({"networks": {"slow": 1e6}}, "only namespaces have networks"),
+    ({"measuring": {"least": 4, "most": 3}}, "measuring: most must be at least 4"),
+    ({"measuring": {"step": 4}}, "measuring: unknown key 'step'"),
+    ({"machine": {}}, "unknown key 'machine'"),
+    ({"format": "bfpp search 1"}, "is a search, not a study; bfpp search"),
+]
+
+
+@pytest.mark.parametrize(("tables", "reason"), FAULTS, ids=[reason for _, reason in FAULTS])
+def test_a_fault_is_one_line(tmp_path, tables, reason):
+    path = written(tmp_path / "grid.toml", **tables)
+    with pytest.raises(InvalidConfiguration) as caught:
+        read_study(str(path))
+    assert re.search(reason, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
