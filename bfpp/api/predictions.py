@@ -100,6 +100,7 @@ class Prediction(Result):
             **engine,
             **predicted,
             **self._host_memory(physical),
+            **self._activation_shares(),
             "memory_peak": peak,
             **stages_for_others(self.experiment),
             **(self._interval(physical) if self.with_interval else {}),
@@ -117,6 +118,15 @@ class Prediction(Result):
             "host_memory_gb": float(host_memory(graph, physical).max()) / GIGABYTE,
             "host_memory_node_gb": node_memory(graph, physical) / GIGABYTE,
         }
+
+    def _activation_shares(self) -> dict[str, Any]:
+        """The peak of activations over that of full sequences, where lengths are given."""
+        if self.uneven is None or self.experiment.lengths is None:
+            return {}
+        from bfpp.sim.experiment.uneven import activations_of_full
+
+        own = self.experiment, self.timeline.graph, self.costs
+        return {"activations_of_full": activations_of_full(*own, len(self.uneven.seconds))}
 
     def _interval(self, physical: PhysicalCosts) -> dict[str, Any]:
         """The 80 % interval of the step time, and the constants that decide it."""
@@ -174,11 +184,9 @@ class Prediction(Result):
         """Timelines of all replicas in the median step, where they differ."""
         if self.uneven is None:
             return None
-        joint, about = self.uneven.typical, self.timeline.about
-        places = range(len(joint.graph.replicas))
-        timelines = [replace(joint.of(place), about=about) for place in places]
+        timelines = [replace(it, about=self.timeline.about) for it in self.uneven.typical.each]
         shown = int(np.argmax(self.uneven.of_replica == self.uneven.slowest))
-        return Replicas(timelines, self.uneven.of_replica, shown, joint.graph.groups)
+        return Replicas(timelines, self.uneven.of_replica, shown, self.uneven.costs.groups)
 
     @cached_property
     def held(self) -> Sequence[MemoryRecord]:
@@ -249,10 +257,16 @@ class Prediction(Result):
             ("samples per second", _rounded(self.record["samples_per_second"])),
             ("reserved memory (max over ranks)", self._reserved()),
             ("peak memory (max over ranks)", self._largest_memory()),
+            *self._activations_of_full(),
             *self._pinned(),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GiB"),
             ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GiB"),
         ]
+
+    def _activations_of_full(self) -> list[tuple[str, str]]:
+        if not (shares := self.record.get("activations_of_full")) or shares["mean"] == 1:
+            return []
+        return [("activations, of full sequences'", "{mean:.0%}, {largest:.0%}".format(**shares))]
 
     def _pinned(self) -> list[tuple[str, str]]:
         """Host memory of offloaded activations, if there are any."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values.uneven import SOURCES_OF_UNEVENNESS
 from bfpp.sim.unevenness.counted_numbers import counted
+from bfpp.sim.unevenness.documents import NO_PACKING
 from bfpp.sim.unevenness.factors_file import read_factors
 from bfpp.sim.unevenness.replicated_step import ReplicatedStep
 from bfpp.sim.unevenness.routing_file import routing_loads
 from bfpp.sim.unevenness.sources import PassJitter, Pauses, SlowDevices, SlowLinks, UnevenSource
-from bfpp.sim.unevenness.uneven_steps import UnevenSteps, uneven_steps
+from bfpp.sim.unevenness.uneven_steps import UnevenSteps, generators_of, uneven_steps
 from bfpp.sim.unevenness.work import DocumentLengths, ExpertRouting, SampleImages
+
+if TYPE_CHECKING:
+    from bfpp.sim.costs.units.activations import UnitActivations
 
 
 def _lengths(experiment: Experiment) -> UnevenSource:
@@ -69,3 +77,34 @@ def steps_of(
     return uneven_steps(
         step, sources_of(experiment), experiment.sampled_steps, experiment.sample_seed, engine
     )
+
+
+def activations_of_full(
+    experiment: Experiment, graph: TaskGraph, costs: CostModel, samples: int
+) -> dict[str, float]:
+    """The peak of activations over that of full sequences: in the mean step, and in the largest.
+
+    What a pass saves is in proportion to its tokens, as with attention that keeps no scores; all
+    else does not depend on them. So memory with full sequences is the most that steps need.
+    """
+    from bfpp.sim.costs.units.activations import activations_of_units  # loads all of the operators
+
+    step, sources = replicated_step(experiment, graph, costs), sources_of(experiment)
+    [(at, source)] = [(at, it) for at, it in enumerate(sources) if isinstance(it, DocumentLengths)]
+    if source.packing != NO_PACKING or step.physical is None:  # sequences are full, of padding too
+        return {"mean": 1.0, "largest": 1.0}
+    units, peaks = activations_of_units(step.physical, graph.layout), list[float]()
+    for number in range(samples):
+        random = generators_of(number, len(sources), experiment.sample_seed)[at]
+        tokens, _ = source.drawn(step, random)
+        peaks.append(max(peak_of(step, units, each) for each in np.unique(tokens, axis=0)))
+    shares = np.array(peaks) / peak_of(step, units, None)
+    return {"mean": float(shares.mean()), "largest": float(shares.max())}
+
+
+def peak_of(step: ReplicatedStep, units: UnitActivations, shares: Numbers | None) -> float:
+    """The most activations of any rank, in bytes, of one replica with these shares of tokens."""
+    from bfpp.sim.memory.activations_alive import passing_of_steps
+
+    (saved, transient), _ = passing_of_steps(step.graph, units, shares)
+    return float((saved + transient).max())

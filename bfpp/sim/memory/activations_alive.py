@@ -90,25 +90,29 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> _Alive:
     return _Alive(during, during - ends)
 
 
-def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing, Numbers]:
+def passing_of_steps(
+    graph: TaskGraph, units: UnitActivations, shares: Numbers | None = None
+) -> tuple[Passing, Numbers]:
     """Activations during each compute step, and all that it leaves; the steps rank by rank.
 
     Offloaded activations are included: `bfpp.traces.timeline.memory_record` leaves out what is on
     the host. A backward pass restores one layer at a time; what one in two halves holds from the
     first half to the end of the second is saved, except for that layer. The passes of a block are
-    under way at once.
+    under way at once. `shares`: of each whole micro-batch, its tokens over those that `units` has.
     """
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
-    saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)
-    halves = _alive(operation, HALVED, units.halved[unit])
+    slices, share = graph.layout.slices, np.ones(len(tasks))
+    if shares is not None:
+        share = shares[graph.microbatch[tasks] // slices]
+    saved = _alive(operation, SAVED, units.saved[unit] * share * graph.trains)
+    halves = _alive(operation, HALVED, units.halved[unit] * share)
     # Rounding may leave a little of what has ended.
-    kept = saved.during + np.maximum(halves.during - units.restored_layer[unit], 0.0)
+    kept = saved.during + np.maximum(halves.during - units.restored_layer[unit] * share, 0.0)
     left = np.maximum(saved.after + halves.after, 0.0)
-    transient = units.transient[unit]
+    transient = units.transient[unit] * share
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
-    slices = graph.layout.slices
     return Passing(kept / slices, transient / slices), left / slices
 
 

@@ -143,8 +143,13 @@ def drawn_effects(
 ) -> Iterator[list[Effect]]:
     """The effects of sources in each of so many steps: of a seed always the same."""
     for number in range(samples):
-        generators = np.random.default_rng([seed, number]).spawn(len(sources))
+        generators = generators_of(number, len(sources), seed)
         yield [each.effect(step, random) for each, random in zip(sources, generators, strict=True)]
+
+
+def generators_of(number: int, sources: int, seed: int) -> list[np.random.Generator]:
+    """The generators of sources in a step: of a seed always the same."""
+    return np.random.default_rng([seed, number]).spawn(sources)
 
 
 def _variants(effects: list[Effect], even: list[Effect]) -> Iterator[list[Effect]]:

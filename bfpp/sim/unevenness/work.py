@@ -59,6 +59,17 @@ class DocumentLengths(WorkSource):
 
     def effect(self, step: ReplicatedStep, random: np.random.Generator) -> Effect:
         """A factor of passes and transfers, by replica and micro-batch."""
+        of_tokens, of_squares = (each[:, step.microbatch] for each in self.drawn(step, random))
+        share = step.of_passes(self._attention_share(step))
+        passes = (1 - share) * of_tokens + share * of_squares
+        moved = np.where(step.is_transfer, of_tokens, 1.0)
+        return Effect(np.where(step.graph.is_compute, passes, moved), NOTHING.added)
+
+    def drawn(self, step: ReplicatedStep, random: np.random.Generator) -> tuple[Seconds, Seconds]:
+        """Tokens, and squares of documents, over those of full sequences.
+
+        By replica and micro-batch.
+        """
         size, length = step.microbatch_size, self._length(step)
         sequences = self._packed(step, random)
         layout = step.graph.layout
@@ -69,12 +80,7 @@ class DocumentLengths(WorkSource):
         if self.packing == NO_PACKING:  # all are padded to the longest
             tokens = np.broadcast_to(tokens.max(axis=2, keepdims=True), shape)
             squares = tokens**2
-        of_tokens = (tokens.sum(axis=2) / (size * length))[:, step.microbatch]
-        of_squares = (squares.sum(axis=2) / (size * length**2))[:, step.microbatch]
-        share = step.of_passes(self._attention_share(step))
-        passes = (1 - share) * of_tokens + share * of_squares
-        moved = np.where(step.is_transfer, of_tokens, 1.0)
-        return Effect(np.where(step.graph.is_compute, passes, moved), NOTHING.added)
+        return tokens.sum(axis=2) / (size * length), squares.sum(axis=2) / (size * length**2)
 
     def filled(self, step: ReplicatedStep) -> float:
         """The share of tokens that are documents', of a pool of documents."""

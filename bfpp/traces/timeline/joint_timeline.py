@@ -41,6 +41,11 @@ class JointTimeline:
         """Seconds from the first start to the last end."""
         return float(self.end.max() - self.start.min())
 
+    @property
+    def each(self) -> list[Timeline]:
+        """The timelines of all replicas."""
+        return [self.of(place) for place in range(len(self.graph.replicas))]
+
     def of(self, replica: int) -> Timeline:
         """The timeline of one replica."""
         begin, end = self.graph.begins[replica : replica + 2]
