@@ -19,7 +19,7 @@ from bfpp.options import shared
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
 from bfpp.paper.item import Folder, ItemOutput, PaperTable
-from bfpp.reports.figures import add_width_argument
+from bfpp.reports.pictures import add_width_argument
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.errors import did_you_mean
 from bfpp.terminal import formats

@@ -17,7 +17,7 @@ from bfpp.api.study.results import NETWORK, results_of
 from bfpp.api.study.study import HostKind, Study, StudyCell
 from bfpp.api.study.study_file import read_study
 from bfpp.options import shared
-from bfpp.reports.figures import write_figure
+from bfpp.reports.pictures import write_figure
 from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.error_lines import blaming

@@ -12,7 +12,7 @@ from bfpp.options.launch_notes import report_left_out
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.search import add_problem_arguments, problem_of
 from bfpp.options.search_file import add_search_file
-from bfpp.reports.figures import add_figure, write_figure
+from bfpp.reports.pictures import add_figure, write_figure
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.search.outcomes import Outcome
 from bfpp.sim.search.problem import Problem

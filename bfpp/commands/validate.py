@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bfpp.options import shared
-from bfpp.reports.figures import add_figure, write_figure
+from bfpp.reports.pictures import add_figure, write_figure
 from bfpp.sim.cluster.constants import load_constants
 from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.experiment.values import OPTIONS

@@ -1,4 +1,4 @@
-"""Options that write pictures of results, and how they are written."""
+"""Options that write pictures of results, and figures for print, and how they are written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,35 @@ from dataclasses import replace
 import numpy as np
 
 from bfpp.api.predictions import Prediction
+from bfpp.api.print_figures import FIGURES, WRITERS
 from bfpp.api.results import Result
-from bfpp.reports.figures import add_figure, add_width_argument, write_figure
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.terminal import formats
+from bfpp.terminal.number_types import length
 from bfpp.terminal.outputs import Output, add_output
 from bfpp.terminal.printing import output
+
+
+def add_figure(group: argparse._ActionsContainer, option: str, purpose: str) -> None:
+    """An option that names a figure to write."""
+    add_output(group, option, FIGURES, f"{purpose}, as .svg, .pdf or .png by its name")
+
+
+def add_width_argument(group: argparse._ActionsContainer, purpose: str) -> None:
+    """Add `--width`, the printed width of figures."""
+    group.add_argument(
+        "--width",
+        type=length,
+        metavar="LENGTH",
+        help=f"{purpose}, such as 84mm for a column; letters keep their size (default: a page's)",
+    )
+
+
+def write_figure(figure: Output, drawn: str) -> None:
+    """Write a figure, drawn as SVG, in the format of its name."""
+    with figure.written() as path:
+        WRITERS[figure.format](drawn, path)
 
 
 def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
