@@ -29,7 +29,7 @@ from bfpp.traces.timeline.units import GIGABYTE, in_words
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
     from bfpp.sim.costs.physical import PhysicalCosts
-    from bfpp.sim.experiment.prediction import StepPrediction
+    from bfpp.sim.experiment.prediction import SampleWork, StepPrediction
     from bfpp.sim.unevenness.uneven_steps import UnevenSteps
 
 INTERVAL = ("step_time_low", "step_time_high")
@@ -148,7 +148,16 @@ class Prediction(Result):
 
         if (physical := self.physical) is None:
             raise InvalidConfiguration("model", "must be given, and a cluster")
-        return physical_prediction(self.timeline, physical)
+        return physical_prediction(self.timeline, physical, self._work(physical))
+
+    def _work(self, physical: PhysicalCosts) -> SampleWork | None:
+        """The work of the mean sample, where lengths are given."""
+        if self.uneven is None or self.experiment.lengths is None:
+            return None
+        from bfpp.sim.experiment.uneven import work_of_samples
+
+        own = self.experiment, self.timeline.graph, physical
+        return work_of_samples(*own, self.uneven.number)
 
     @property
     def mfu(self) -> float:
@@ -162,7 +171,7 @@ class Prediction(Result):
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
-        """Throughput of the training, per GPU."""
+        """Throughput of the training, per GPU: padding is no token."""
         return self.of_model["tokens_per_second_per_gpu"]
 
     @property
@@ -257,7 +266,7 @@ class Prediction(Result):
             ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
             ("samples per second", _rounded(self.record["samples_per_second"])),
             ("reserved memory (max over ranks)", self._reserved()),
-            ("peak memory (max over ranks)", self._largest_memory()),
+            ("peak memory (max over ranks)", f"{self.record['memory_largest_gb']:.1f} GiB"),
             *self._activations_of_full(),
             *self._pinned(),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GiB"),
@@ -280,10 +289,6 @@ class Prediction(Result):
         """First the model's, which Megatron-LM logs; the paper gives that of the hardware."""
         of_model, of_hardware = (self.record[f"{of}tflops_per_gpu"] for of in ("model_", ""))
         return f"{of_model:.1f}, {of_hardware:.1f}"
-
-    def _largest_memory(self) -> str:
-        """Parts of the memory at its peak."""
-        return f"{self.record['memory_largest_gb']:.1f} GiB"
 
     def _reserved(self) -> str:
         """The memory that decides whether the model fits, marked if it does not."""
@@ -315,7 +320,9 @@ def predict(
         graph = graph or experiment.graph()
         with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
             if experiment.is_uneven:
-                uneven = _uneven_steps(experiment, graph, costs, engine)
+                from bfpp.sim.experiment.uneven import steps_of  # an even step has none of it
+
+                uneven = steps_of(experiment, graph, costs, engine)
                 timeline = uneven.typical.of(uneven.slowest)
             else:
                 timeline = simulate_graph(graph, costs, engine, advance)
@@ -326,14 +333,6 @@ def predict(
     about = _about(costs)
     timeline = replace(timeline, about={**timeline.about, **about})
     return Prediction(timeline, experiment=experiment, costs=costs, uneven=uneven)
-
-
-def _uneven_steps(
-    experiment: Experiment, graph: TaskGraph, costs: CostModel, engine: str
-) -> UnevenSteps:
-    from bfpp.sim.experiment.uneven import steps_of  # an even step has none of it
-
-    return steps_of(experiment, graph, costs, engine)
 
 
 @overload

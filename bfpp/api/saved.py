@@ -14,6 +14,7 @@ from bfpp.terminal import formats
 from bfpp.terminal.error_lines import blaming, one_line
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
+from bfpp.traces.formats.chakra import is_chakra
 from bfpp.traces.formats.text_files import begins_with_events
 from bfpp.traces.formats.timeline_json import load_timeline
 from bfpp.traces.profiles.nsight import is_nsight
@@ -70,13 +71,13 @@ def is_job_file(path: Path) -> bool:
 
 
 def is_trace_file(name: str) -> bool:
-    """True for a file that a profiler wrote: an SQLite export, or JSON that is not one of ours.
+    """True for a file that others wrote: an SQLite export, Chakra's, or JSON that is not ours.
 
     A damaged file of ours is not a trace: the reason is then what is wrong with a timeline.
     """
     path = Path(name)
     try:
-        if is_nsight(path):
+        if is_nsight(path) or is_chakra(path):
             return True
         return is_timeline_file(name) and path.is_file() and begins_with_events(path)
     except OSError:

@@ -37,7 +37,6 @@ from bfpp.terminal.error_lines import one_line
 from bfpp.terminal.outputs import add_force_argument, add_output
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import RANKS_SHOWN, output, print_json, print_table
-from bfpp.traces.formats.chakra import is_chakra
 from bfpp.traces.timeline.units import in_words
 
 SENSITIVITIES_SHOWN = 12
@@ -56,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
         "FILE.json, FILE.json.gz: a saved timeline, as it ran, or a job from bfpp import",
         "FILE.parquet: the operations of a job, of many steps and replicas",
         "TRACE.json, TRACE.json.gz, TRACE.sqlite: a rank's trace from torch.profiler or Nsight",
+        "TRACE.et: a rank's trace from chakra_converter, whose start times are replayed",
         "FILE.log, FILE.txt, FILE.out: a log of Megatron-LM with its timers",
     )
     parser.add_argument(
@@ -118,9 +118,6 @@ def run(options: argparse.Namespace) -> int:
         from bfpp.reports.kernels.printing import explain_traces  # most often, it is no trace
 
         return explain_traces(options)
-    if is_chakra(Path(options.schedule)):
-        reason = "is a Chakra trace: bfpp import makes a timeline of those of --chakra; others"
-        raise InvalidInput(f"TRACE: {options.schedule}: {reason} have no start times")
     if is_timer_log(options.schedule):
         from bfpp.reports.jobs.timers import explain_timers  # most often, it is no log
 

@@ -140,7 +140,7 @@ def not_of_format(record: object, what: str, wanted: str) -> str:
 
 
 NO_TIMES = "has no start times: give the torch.profiler traces of the same ranks to bfpp explain"
-"""What execution traces of PyTorch, and Chakra's that are converted from them, do not say."""
+"""What execution traces of PyTorch do not say."""
 
 
 def is_execution_trace(record: object) -> bool:

@@ -64,6 +64,7 @@ from bfpp.traces.profiles.nsight import read_nsight
 from bfpp.traces.profiles.operation_parquet import read_operations
 from bfpp.traces.timeline.operation_table import OperationTable
 from tests.commands.test_misread import CONSTANTS
+from tests.helpers.chakra_files import one_rank
 from tests.helpers.damage import changed_json, damaged
 from tests.helpers.damaged_forms import (
     changed_columns,
@@ -399,6 +400,11 @@ READERS = {
         TABLES,
     ),
     "Chakra": Reader(_chakra, lambda contents: read_chakra([contents]), MESSAGES),
+    "devices, Chakra": Reader(
+        lambda: [one_rank(100, 10), one_rank(40, 15)],
+        of_file("chakra.0.et", lambda name: load_traces([Path(name)], "TRACE").record()),
+        MESSAGES,
+    ),
     "tables of jobs": Reader(
         _job_tables, lambda contents: _explain_job(read_operations(contents)), COLUMNS
     ),

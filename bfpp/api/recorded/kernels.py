@@ -17,10 +17,13 @@ from bfpp.schedules import InvalidInput
 from bfpp.schedules.reading import read_file
 from bfpp.terminal.error_lines import blaming
 from bfpp.traces.explain.looks import Share
+from bfpp.traces.formats.chakra import is_chakra
+from bfpp.traces.formats.chakra_nodes import ChakraNode, read_nodes
 from bfpp.traces.formats.perfetto_reading import is_ours
 from bfpp.traces.formats.text_files import parsed_trace
 from bfpp.traces.kernels.breakdown import Breakdown, Called, TimeParts
 from bfpp.traces.kernels.passes import PassTimes, parts_within, pass_times
+from bfpp.traces.kernels.replay import replayed_profiles
 from bfpp.traces.profiles.device_profile import ActivityKind, DeviceProfile, is_fused_communication
 from bfpp.traces.profiles.import_profile import import_profiles, ranks_of_step
 from bfpp.traces.profiles.kineto import read_kineto
@@ -38,7 +41,10 @@ NO_DEVICE = "The file has the host alone: compute, communication, copies and idl
 ALONE = "one rank of a pipeline, alone: what it waits for is in the other ranks' traces"
 SINGLE = "one rank, which neither sends to one other rank nor receives from it"
 REPLICAS = "ranks that send each other no activations: replicas or shards, not stages"
+REPLAYED = "the start times are replayed from durations and dependencies"
 """Why traces show no pipeline."""
+
+_RANK = re.compile(r"(\d{1,9})\.et")
 
 _RECEIVES = re.compile(r"(?:gloo|nccl):recv|ncclRecv|PP:\d+RECV")
 _P2P = {"send", "recv"}
@@ -46,11 +52,15 @@ _P2P = {"send", "recv"}
 
 @dataclass(frozen=True, eq=False)
 class TracedRank:
-    """One process in a file: its devices, and its ranges where they are read."""
+    """One process in a file: its devices, and its ranges where they are read.
+
+    `replayed` says how start times came to be that the file does not have; None if it has them.
+    """
 
     file: str
     breakdown: Breakdown
     profile: Profile | None
+    replayed: str | None = None
 
     @property
     def devices(self) -> DeviceProfile:
@@ -95,7 +105,9 @@ class TracedRank:
         """Sentences on all that the file leaves out."""
         if not self.is_measured:
             return [NO_DEVICE]
-        sentences, devices = [], self.devices
+        sentences, devices = list[str](), self.devices
+        if self.replayed:
+            sentences.append("Start times: they are replayed.")
         unknown = int(np.isnan(devices.launched).sum())
         if unknown:
             sentences.append(f"Launches of {unknown:,} of {len(devices):,} kernels and copies.")
@@ -117,6 +129,7 @@ class TracedRank:
         return {
             "file": self.file,
             "profiler": devices.source,
+            "replayed": self.replayed,
             "rank": devices.rank,
             "world_size": devices.world_size,
             **_parts(parts),
@@ -196,6 +209,8 @@ class TraceExplanation:
     def _pipeline(self) -> tuple[Explanation | None, str]:
         """The ranks as one pipeline, or None and why they are none."""
         profiles = [each.profile for each in self.ranks if each.profile]
+        if any(each.replayed for each in self.ranks):
+            return None, REPLAYED
         if len(profiles) < len(self.ranks):
             return None, "the file does not say which ranges and which devices belong together"
         if len(profiles) == 1:
@@ -262,9 +277,16 @@ class TraceExplanation:
 def load_traces(paths: Sequence[Path], option: str) -> TraceExplanation:
     """The ranks in some files; the option is named where one of them is at fault."""
     ranks = []
+    nodes: dict[Path, list[ChakraNode]] = {}
     for path in paths:
         with blaming(f"{option}: {path}"):
-            ranks += _read(path)
+            if is_chakra(path):
+                nodes[path] = read_nodes(read_file(path))
+            else:
+                ranks += _read(path)
+    if nodes:
+        with blaming(f"{option}: {next(iter(nodes))}"):
+            ranks += _replay(nodes)
     if all(each.devices.rank is not None for each in ranks):
         ranks.sort(key=lambda each: each.devices.rank or 0)
     return TraceExplanation(ranks)
@@ -272,6 +294,8 @@ def load_traces(paths: Sequence[Path], option: str) -> TraceExplanation:
 
 def explain_traces(*paths: Path | str) -> TraceExplanation:
     """The ranks in some traces of torch.profiler or Nsight Systems, explained from their kernels.
+
+    Of Chakra's traces, which have no start times, the replay is explained.
 
     Raises `InvalidInput` for a file that is no such trace.
 
@@ -286,6 +310,17 @@ def explain_traces(*paths: Path | str) -> TraceExplanation:
     [5, 3, 1, 0, 1]
     """
     return load_traces([Path(each) for each in paths], "paths")
+
+
+def _replay(nodes: Mapping[Path, Sequence[ChakraNode]]) -> list[TracedRank]:
+    """The ranks of Chakra's traces, which are replayed together."""
+    named = (_RANK.search(path.name) for path in nodes)
+    numbers = [int(match[1]) if match else None for match in named]
+    profiles, note = replayed_profiles(list(nodes.values()), numbers)
+    return [
+        TracedRank(path.name, Breakdown(own), None, note)
+        for path, own in zip(nodes, profiles, strict=True)
+    ]
 
 
 def _read(path: Path) -> list[TracedRank]:

@@ -48,6 +48,8 @@ def explain_traces(options: argparse.Namespace) -> int:
 
 def _print(explained: TraceExplanation) -> None:
     ranks = explained.ranks
+    for note in dict.fromkeys(each.replayed for each in ranks if each.replayed):
+        _say(f"{note}\n")
     shown = ranks[:RANKS_SHOWN]
     more = f" (the first {len(shown)}; --json has all)" if len(shown) < len(ranks) else ""
     print_table(

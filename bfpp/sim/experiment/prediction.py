@@ -51,11 +51,23 @@ class StepPrediction(TypedDict):
     tokens_per_second_per_gpu: float
 
 
-def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
-    """The prediction of one training step."""
+class SampleWork(NamedTuple):
+    """Tokens of the mean sample that are no padding, and its operations over a full sample's."""
+
+    tokens: float
+    model_flops: float = 1.0
+    hardware_flops: float = 1.0
+
+
+def predict(
+    timeline: Timeline, physical: PhysicalCosts, work: SampleWork | None = None
+) -> StepPrediction:
+    """The prediction of one training step, of full sequences unless their work is given."""
     graph = timeline.graph
     memories = memories_of(graph, physical)
-    return prediction(timeline.step_time, graph.layout, physical, memories, trains=graph.trains)
+    return prediction(
+        timeline.step_time, graph.layout, physical, memories, trains=graph.trains, work=work
+    )
 
 
 def prediction(
@@ -65,18 +77,20 @@ def prediction(
     memories: Memories,
     *,
     trains: bool = True,
+    work: SampleWork | None = None,
 ) -> StepPrediction:
     """The prediction of a step of this time, with its ranks' memory."""
     of_model, of_hardware = physical.step_flops(layout, trains=trains)
+    work = work or SampleWork(physical.model.sequence)
     columns = step_columns(
         np.array([step_time]),
         StepWork(
             np.array([physical.batch(layout)]),
             np.array([physical.devices(layout)]),
-            np.array([of_model]),
-            np.array([of_hardware]),
+            np.array([work.model_flops * of_model]),
+            np.array([work.hardware_flops * of_hardware]),
             np.array([physical.cluster.device.peak_of(physical.execution.precision)]),
-            physical.model.sequence,
+            work.tokens,
         ),
         Memories(*np.array(memories.fullest)[:, np.newaxis]),
         Memories(*np.array(memories.of(0))[:, np.newaxis]),
@@ -95,7 +109,7 @@ class StepWork(NamedTuple):
     model_flops: Seconds
     hardware_flops: Seconds
     peak: Seconds
-    sequence: int
+    tokens: float
 
 
 class StepColumns(NamedTuple):
@@ -126,6 +140,6 @@ def step_columns(
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "samples_per_second": samples_per_second,
-        "tokens_per_second_per_gpu": samples_per_second * work.sequence / work.devices,
+        "tokens_per_second_per_gpu": samples_per_second * work.tokens / work.devices,
     }
     return StepColumns(numbers, fullest.parts_gb)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.settings.degrees import Degrees
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.experiment.prediction import SampleWork
 from bfpp.sim.experiment.values.uneven import SOURCES_OF_UNEVENNESS
 from bfpp.sim.unevenness.counted_numbers import counted
 from bfpp.sim.unevenness.documents import NO_PACKING
@@ -20,9 +23,15 @@ from bfpp.sim.unevenness.replicated_step import ReplicatedStep
 from bfpp.sim.unevenness.routing_file import routing_loads
 from bfpp.sim.unevenness.sources import PassJitter, Pauses, SlowDevices, SlowLinks, UnevenSource
 from bfpp.sim.unevenness.uneven_steps import UnevenSteps, generators_of, uneven_steps
-from bfpp.sim.unevenness.work import DocumentLengths, ExpertRouting, SampleImages
+from bfpp.sim.unevenness.work import (
+    DocumentLengths,
+    DrawnDocuments,
+    ExpertRouting,
+    SampleImages,
+)
 
 if TYPE_CHECKING:
+    from bfpp.sim.costs.physical import PhysicalCosts
     from bfpp.sim.costs.units.activations import UnitActivations
 
 
@@ -89,17 +98,48 @@ def activations_of_full(
     """
     from bfpp.sim.costs.units.activations import activations_of_units  # loads all of the operators
 
-    step, sources = replicated_step(experiment, graph, costs), sources_of(experiment)
-    [(at, source)] = [(at, it) for at, it in enumerate(sources) if isinstance(it, DocumentLengths)]
-    if source.packing != NO_PACKING or step.physical is None:  # sequences are full, of padding too
+    step = replicated_step(experiment, graph, costs)
+    if experiment.packing != NO_PACKING or step.physical is None:  # full, of padding too
         return {"mean": 1.0, "largest": 1.0}
     units, peaks = activations_of_units(step.physical, graph.layout), list[float]()
     for number in range(samples):
-        random = generators_of(number, len(sources), experiment.sample_seed)[at]
-        tokens, _ = source.drawn(step, random)
+        tokens = documents_of(experiment, step, number).tokens
         peaks.append(max(peak_of(step, units, each) for each in np.unique(tokens, axis=0)))
     shares = np.array(peaks) / peak_of(step, units, None)
     return {"mean": float(shares.mean()), "largest": float(shares.max())}
+
+
+def documents_of(experiment: Experiment, step: ReplicatedStep, number: int) -> DrawnDocuments:
+    """The documents of a sampled step of this number."""
+    sources = sources_of(experiment)
+    [(at, source)] = [(at, it) for at, it in enumerate(sources) if isinstance(it, DocumentLengths)]
+    random = generators_of(number, len(sources), experiment.sample_seed)[at]
+    return source.drawn(step, random)
+
+
+def work_of_samples(
+    experiment: Experiment, graph: TaskGraph, physical: PhysicalCosts, number: int
+) -> SampleWork:
+    """The work of a sample, in the mean of a sampled step of this number.
+
+    Tokens are documents'. Operations are those of full sequences, which padding fills; of documents
+    that are not packed, those of the longest of each micro-batch.
+    """
+    step = replicated_step(experiment, graph, physical)
+    drawn = documents_of(experiment, step, number)
+    length = experiment.packed_length or physical.model.sequence
+    work = SampleWork(float(drawn.documents.mean()) * length)
+    if experiment.packing != NO_PACKING:
+        return work
+    degrees = Degrees(pp=physical.degrees.pp, dp=physical.degrees.dp)  # others divide sequences
+    whole = replace(physical, degrees=degrees)
+    tokens, times = np.unique(np.rint(drawn.tokens * length), return_counts=True)
+    flops = [
+        replace(whole, model=replace(whole.model, sequence=int(each))).step_flops(graph.layout)
+        for each in tokens
+    ]
+    of_padded = np.average(flops, axis=0, weights=times)
+    return SampleWork(work.tokens, *(of_padded / whole.step_flops(graph.layout)).tolist())
 
 
 def peak_of(step: ReplicatedStep, units: UnitActivations, shares: Numbers | None) -> float:

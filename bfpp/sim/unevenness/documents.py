@@ -31,12 +31,17 @@ POOL = 20_000
 class Sequences:
     """Sequences by what they take: tokens (with padding), and attended squares of tokens.
 
-    `filled` is the share of all tokens that are documents'.
+    `documents` are the tokens that are not padding.
     """
 
     tokens: Seconds
     squares: Seconds
-    filled: float = 1.0
+    documents: Seconds
+
+    @property
+    def filled(self) -> float:
+        """The share of all tokens that are documents'."""
+        return float(self.documents.sum() / self.tokens.sum())
 
 
 def concatenated(documents: Offsets, length: int) -> Sequences:
@@ -47,8 +52,12 @@ def concatenated(documents: Offsets, length: int) -> Sequences:
     cuts = np.union1d(ends, np.arange(length, total, length))
     cuts = cuts[cuts <= whole * length]
     pieces = np.diff(cuts, prepend=0)
-    squares = np.bincount((cuts - 1) // length, pieces.astype(float) ** 2, whole).astype(float)
-    return Sequences(np.full(whole, float(length)), squares, min(total / (whole * length), 1.0))
+    sequence = (cuts - 1) // length
+    squares, filled = (
+        np.bincount(sequence, pieces.astype(float) ** power, whole).astype(float)
+        for power in (2, 1)
+    )
+    return Sequences(np.full(whole, float(length)), squares, filled)
 
 
 def first_fit(documents: Offsets, length: int) -> Sequences:
@@ -78,7 +87,7 @@ def one_each(documents: Offsets, length: int) -> Sequences:
     """A sequence for each document."""
     del length
     tokens = documents.astype(float)
-    return Sequences(tokens, tokens**2)
+    return Sequences(tokens, tokens**2, tokens)
 
 
 Packing = Callable[[Offsets, int], Sequences]
@@ -103,8 +112,9 @@ def packed(
 
 
 def _in_bins(documents: Offsets, bins: list[int], length: int) -> Sequences:
-    squares = np.bincount(bins, documents.astype(float) ** 2).astype(float)
-    filled = float(documents.sum()) / (len(squares) * length)
+    squares, filled = (
+        np.bincount(bins, documents.astype(float) ** power).astype(float) for power in (2, 1)
+    )
     return Sequences(np.full(len(squares), float(length)), squares, filled)
 
 

@@ -60,6 +60,11 @@ class UnevenSteps:
         return self.costs.of_replica
 
     @property
+    def number(self) -> int:
+        """The number of the typical step among those sampled."""
+        return median_of(self.seconds)
+
+    @property
     def mean(self) -> float:
         """Mean seconds of a step."""
         return float(self.seconds.mean())
@@ -124,8 +129,7 @@ def uneven_steps(
         rows.append([replay.seconds(each) for each in _variants(effects, even)])
         drawn.append(effects)
     seconds = np.array(rows).T
-    median = int(np.argsort(seconds[0], kind="stable")[(samples - 1) // 2])
-    costs = uneven_costs(step, drawn[median])
+    costs = uneven_costs(step, drawn[median_of(seconds[0])])
     count = len(sources)
     return UnevenSteps(
         tuple(each.name for each in sources),
@@ -136,6 +140,11 @@ def uneven_steps(
         replay.timeline(costs),
         costs,
     )
+
+
+def median_of(seconds: Seconds) -> int:
+    """The place of the median; of two, the first."""
+    return int(np.argsort(seconds, kind="stable")[(len(seconds) - 1) // 2])
 
 
 def drawn_effects(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,17 @@ class WorkSource:
         return Effect(*(step.by_kind(each)[np.newaxis] for each in effect))
 
 
+class DrawnDocuments(NamedTuple):
+    """By replica and micro-batch, over those of full sequences.
+
+    Tokens, with padding; squares of documents; and tokens that are documents'.
+    """
+
+    tokens: Seconds
+    squares: Seconds
+    documents: Seconds
+
+
 @dataclass(frozen=True, eq=False)
 class DocumentLengths(WorkSource):
     """Lengths of documents, packed into sequences of which a micro-batch has some.
@@ -59,28 +70,33 @@ class DocumentLengths(WorkSource):
 
     def effect(self, step: ReplicatedStep, random: np.random.Generator) -> Effect:
         """A factor of passes and transfers, by replica and micro-batch."""
-        of_tokens, of_squares = (each[:, step.microbatch] for each in self.drawn(step, random))
+        drawn = self.drawn(step, random)
+        of_tokens, of_squares = (each[:, step.microbatch] for each in drawn[:2])
         share = step.of_passes(self._attention_share(step))
         passes = (1 - share) * of_tokens + share * of_squares
         moved = np.where(step.is_transfer, of_tokens, 1.0)
         return Effect(np.where(step.graph.is_compute, passes, moved), NOTHING.added)
 
-    def drawn(self, step: ReplicatedStep, random: np.random.Generator) -> tuple[Seconds, Seconds]:
-        """Tokens, and squares of documents, over those of full sequences.
-
-        By replica and micro-batch.
-        """
+    def drawn(self, step: ReplicatedStep, random: np.random.Generator) -> DrawnDocuments:
+        """The documents of a step."""
         size, length = step.microbatch_size, self._length(step)
         sequences = self._packed(step, random)
         layout = step.graph.layout
         shape = step.replicas, layout.whole_microbatches, size
         chosen = random.permutation(np.resize(np.arange(len(sequences.tokens)), np.prod(shape)))
-        tokens = sequences.tokens[chosen].reshape(shape)
-        squares = sequences.squares[chosen].reshape(shape)
+        tokens, squares, documents = (
+            each[chosen].reshape(shape)
+            for each in (sequences.tokens, sequences.squares, sequences.documents)
+        )
         if self.packing == NO_PACKING:  # all are padded to the longest
             tokens = np.broadcast_to(tokens.max(axis=2, keepdims=True), shape)
             squares = tokens**2
-        return tokens.sum(axis=2) / (size * length), squares.sum(axis=2) / (size * length**2)
+        of_full = size * length
+        return DrawnDocuments(
+            tokens.sum(axis=2) / of_full,
+            squares.sum(axis=2) / (of_full * length),
+            documents.sum(axis=2) / of_full,
+        )
 
     def filled(self, step: ReplicatedStep) -> float:
         """The share of tokens that are documents', of a pool of documents."""

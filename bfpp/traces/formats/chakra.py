@@ -26,7 +26,6 @@ from bfpp.schedules.columns import NONE, Flags
 from bfpp.schedules.formats.graph_json import graph_record
 from bfpp.schedules.operations.operations import OPERATIONS, Operation
 from bfpp.schedules.operations.row import Group
-from bfpp.schedules.reading import NO_TIMES
 from bfpp.traces.formats.protobuf import (
     MalformedMessage,
     delimited,
@@ -56,7 +55,7 @@ GRAPH, SOURCE, ABOUT = "bfpp.graph", "bfpp.source", "bfpp.about"
 START, END, POSTED, READY = "start_seconds", "end_seconds", "posted_seconds", "ready_seconds"
 LEFT_OUT_WHERE_NONE = {POSTED: "posted", READY: "ready"}
 
-_NUMBER, _NAME, _TYPE, _AFTER, _DATA, _BEGUN, _LASTED, _ATTRIBUTE = 1, 2, 3, 4, 5, 6, 7, 10
+_NUMBER, _NAME, _TYPE, _AFTER, _DATA, _BEGUN, _LASTED, NODE_ATTRIBUTE = 1, 2, 3, 4, 5, 6, 7, 10
 """Fields of a node."""
 _VALUES: dict[type, int] = {float: 3, int: 9, bool: 27, str: 29}
 """Fields of an attribute's value; its name is the first one."""
@@ -112,7 +111,7 @@ def _node(timeline: Timeline, number: int, rank: int, ahead: Sequence[int], own:
             packed(_DATA, (each for each in task.dependencies if own[each])),
             field(_BEGUN, begun),
             field(_LASTED, round((end - first) * MICROSECONDS_PER_SECOND) - begun),
-            _attributes(_ATTRIBUTE, attributes),
+            _attributes(NODE_ATTRIBUTE, attributes),
         ]
     )
 
@@ -152,10 +151,10 @@ def read_chakra(files: Sequence[bytes]) -> Timeline:
     times: dict[str, dict[int, float]] = {START: {}, END: {}, POSTED: {}, READY: {}}
     for data in files:
         metadata, *nodes = messages(data) if data else [b""]
-        about |= _read_attributes(metadata, 2)
+        about |= read_attributes(metadata, 2)
         for node in nodes:
             number = _number(node)
-            attributes = _read_attributes(node, _ATTRIBUTE)
+            attributes = read_attributes(node, NODE_ATTRIBUTE)
             for name, column in times.items():
                 if isinstance(seconds := attributes.get(name), float):
                     column[number] = seconds
@@ -163,8 +162,8 @@ def read_chakra(files: Sequence[bytes]) -> Timeline:
         record = {"source": about[SOURCE], "about": json.loads(about[ABOUT])}
         record["graph"] = json.loads(about[GRAPH])
     except (KeyError, ValueError, TypeError):
-        reason = "bfpp did not write rank 0's trace, or it is not given; a trace of others"
-        raise MalformedMessage(f"{reason} {NO_TIMES}") from None
+        reason = "bfpp did not write rank 0's trace, or it is not given: bfpp explain TRACE..."
+        raise MalformedMessage(f"{reason} replays those of others, which have no times") from None
     for name, key in {START: "start", END: "end", **LEFT_OUT_WHERE_NONE}.items():
         column = times[name]
         record[key] = [column[each] for each in sorted(column)] if column else None
@@ -176,7 +175,7 @@ def _number(node: bytes) -> int:
     return next(numbers, 0)  # other writers leave 0 out
 
 
-def _read_attributes(message: bytes, number: int) -> dict[str, Any]:
+def read_attributes(message: bytes, number: int) -> dict[str, Any]:
     """The attributes in a repeated field, those of other types as they are on the wire."""
     attributes = {}
     for place, value in fields(message):

@@ -50,6 +50,19 @@ def packed(number: int, values: Iterable[int]) -> bytes:
     return field(number, data) if data else b""
 
 
+def varints(value: Value) -> Iterator[int]:
+    """Whole numbers of a repeated field: packed, or one; raises `MalformedMessage`."""
+    if isinstance(value, float):
+        raise MalformedMessage("a list of whole numbers has another number")
+    if isinstance(value, int):
+        yield value
+        return
+    at = 0
+    while at < len(value):
+        number, at = _varint(value, at)
+        yield number
+
+
 def delimited(message: bytes) -> bytes:
     """A message behind its length."""
     return varint(len(message)) + message

@@ -12,4 +12,5 @@ Theory of operation
    for the host until then, and for the launch itself or for another stream after it.
 5. *Passes* (`passes`). A pass lasts from its first to its last kernel; within it, the same four
    parts show how much of it is compute.
+6. *Replay* (`replay`). A trace without start times gets them from durations and dependencies.
 """
