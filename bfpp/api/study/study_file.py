@@ -61,7 +61,7 @@ def read_study(path: str) -> Study:
     refused: list[tuple[Table, str]] = []
     for values in _combinations(path, grid):
         try:
-            experiment = _experiment(values)
+            experiment = cell_experiment(values)
         except InvalidConfiguration as error:
             refused.append((values, str(error)))
         else:
@@ -123,7 +123,7 @@ def _combinations(path: str, grid: Mapping[str, list[Any]]) -> Iterator[dict[str
         yield dict(zip(grid, values, strict=True))
 
 
-def _experiment(values: Mapping[str, Any]) -> Experiment:
+def cell_experiment(values: Mapping[str, Any]) -> Experiment:
     """The experiment of some values, with as many units a rank whether its schedule loops or not.
 
     Raises `InvalidConfiguration` for values that cannot be.
