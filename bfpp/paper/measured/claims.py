@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bfpp.paper.figures.figure_5 import CLEAR
 from bfpp.paper.figures.figure_7_claims import AHEAD, NEAR, OURS
 from bfpp.paper.item import Claim
-from bfpp.paper.measured.panels import Panel, Rates
+from bfpp.paper.measured.panels import CellPanel, Rates
 
 ALIKE = 0.05
 """The largest relative difference of two schedules that the paper would call equal."""
@@ -52,7 +52,7 @@ Judge = Callable[[Sequence[Rates]], Said]
 """Judges panels of one network."""
 
 
-def claims_of_5(panels: Sequence[Panel]) -> list[Claim]:
+def claims_of_5(panels: Sequence[CellPanel]) -> list[Claim]:
     """Claims on the four schedules by number of micro-batches."""
     judged: dict[str, Judge] = {
         "breadth-first is by far the most efficient at small batches": _few,
@@ -63,7 +63,7 @@ def claims_of_5(panels: Sequence[Panel]) -> list[Claim]:
     return _claims(judged, [[panel] for panel in panels])
 
 
-def claims_of_6(panels: Sequence[Panel]) -> list[Claim]:
+def claims_of_6(panels: Sequence[CellPanel]) -> list[Claim]:
     """Claims on loops, on each network's panels of the smallest and of the largest batch."""
     judged: dict[str, Judge] = {
         "both benefit from the smaller bubble, more at the small batch": _bubble,
@@ -73,7 +73,7 @@ def claims_of_6(panels: Sequence[Panel]) -> list[Claim]:
     return _claims(judged, [[of[0], of[-1]] for of in networks if len(of) > 1])
 
 
-def claims_of_7(panels: Sequence[Panel]) -> list[Claim]:
+def claims_of_7(panels: Sequence[CellPanel]) -> list[Claim]:
     """Claims on the best of each method by batch size."""
     judged: dict[str, Judge] = {
         "near the least batch, breadth-first is 53 % faster than non-looped and 43 % faster than "
@@ -83,7 +83,7 @@ def claims_of_7(panels: Sequence[Panel]) -> list[Claim]:
     return _claims(judged, [[panel] for panel in panels])
 
 
-def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[Panel]]) -> list[Claim]:
+def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[CellPanel]]) -> list[Claim]:
     """Each claim on each network: as measured, and as predicted where that is not the same."""
     claims = []
     for paper, judge in judged.items():
@@ -97,7 +97,7 @@ def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[Panel]]) -> l
     return claims
 
 
-def _overlap(group: Sequence[Panel]) -> bool:
+def _overlap(group: Sequence[CellPanel]) -> bool:
     """True if transfers of all cells overlap."""
     cells = [row for panel in group for row in panel.cells]
     return all(row.experiment.communication.pp_overlap for row in cells)

@@ -19,15 +19,15 @@ from bfpp.paper.measured.claims import (
     claims_of_6,
     claims_of_7,
 )
-from bfpp.paper.measured.panels import MICROBATCHES, Panel, charts, panels
+from bfpp.paper.measured.panels import MICROBATCHES, CellPanel, charts, panels
 
 MOST_COLUMNS = 4
 
 
-class Made(NamedTuple):
+class MeasuredPanels(NamedTuple):
     """A figure's panels, in rows of `columns`, the claims on them, and a sentence."""
 
-    panels: Sequence[Panel]
+    panels: Sequence[CellPanel]
     x_title: str
     columns: int
     claims: Sequence[Claim]
@@ -35,13 +35,13 @@ class Made(NamedTuple):
 
 
 class MeasuredFigure(NamedTuple):
-    """How a figure follows from a study, and what the study needs for it."""
+    """A figure of a study: the function that makes its panels, and the cells that it needs."""
 
-    make: Callable[[Sequence[TableRow]], Made]
+    make: Callable[[Sequence[TableRow]], MeasuredPanels]
     needs: str
 
 
-def _figure_5(rows: Sequence[TableRow]) -> Made:
+def _figure_5(rows: Sequence[TableRow]) -> MeasuredPanels:
     """The paper's four schedules, and in a second row those that came after them."""
     found = _drawable(panels(rows, (SCHEDULE, MICROBATCHES), _schedule, _microbatches))
     known = _drawable([panel.only(METHODS) for panel in found])
@@ -55,10 +55,10 @@ def _figure_5(rows: Sequence[TableRow]) -> Made:
         "Other schedules are not in the paper; breadth-first is beside them." if later else ""
     )
     x_title = "sequential micro-batches"
-    return Made([*known, *later], x_title, _columns(known or later), claims, sentence)
+    return MeasuredPanels([*known, *later], x_title, _columns(known or later), claims, sentence)
 
 
-def _figure_6(rows: Sequence[TableRow]) -> Made:
+def _figure_6(rows: Sequence[TableRow]) -> MeasuredPanels:
     """The looped schedules by loops; with one, they are those that do not loop."""
     networks = [*dict.fromkeys(row.network for row in rows)]
     found = sorted(
@@ -71,10 +71,10 @@ def _figure_6(rows: Sequence[TableRow]) -> Made:
     if missing:
         sentence += f" Not in the study: {' and '.join(map(str, missing))} loops."
     columns = _columns([panel for panel in found if panel.network == found[0].network])
-    return Made(found, "loops (stages per device)", columns, claims_of_6(whole), sentence)
+    return MeasuredPanels(found, "loops (stages per device)", columns, claims_of_6(whole), sentence)
 
 
-def _figure_7(rows: Sequence[TableRow]) -> Made:
+def _figure_7(rows: Sequence[TableRow]) -> MeasuredPanels:
     """The fastest of each method by batch size."""
     every = {name for row in rows for name in row.values}
     found = _drawable([
@@ -85,7 +85,7 @@ def _figure_7(rows: Sequence[TableRow]) -> Made:
     if not any(ALONE in panel.curves for panel in found):
         sentence += " Not in the study: training without a pipeline."
     claims = claims_of_7(_whole(found, METHODS.values()))
-    return Made(found, "batch size", _columns(found), claims, sentence)
+    return MeasuredPanels(found, "batch size", _columns(found), claims, sentence)
 
 
 FIGURES = {
@@ -101,28 +101,28 @@ FIGURES = {
 
 
 def measured_figure(name: str, rows: Sequence[TableRow]) -> Callable[[Folder], ItemOutput] | None:
-    """How a study's figure is drawn; None where the study does not hold what it needs."""
+    """Draws a figure of a study into a folder; None where the study has not the cells for it."""
     made = FIGURES[name].make(rows)
     return partial(_drawn, name, made) if made.panels else None
 
 
-def _drawn(name: str, made: Made, folder: Folder) -> ItemOutput:
+def _drawn(name: str, made: MeasuredPanels, folder: Folder) -> ItemOutput:
     sentence = f"Means with 95 % intervals, beside predictions. {made.sentence}".strip()
     drawn = charts(made.panels, made.x_title)
     return draw_charts(drawn, folder, f"{name}-measured", sentence, made.columns, made.claims)
 
 
-def _columns(row: Sequence[Panel]) -> int:
+def _columns(row: Sequence[CellPanel]) -> int:
     """Charts in a row, if they belong side by side."""
     return len(row) if 0 < len(row) <= MOST_COLUMNS else MOST_COLUMNS - 1
 
 
-def _drawable(found: Sequence[Panel]) -> list[Panel]:
+def _drawable(found: Sequence[CellPanel]) -> list[CellPanel]:
     """Panels with a curve at several places."""
     return [panel for panel in found if len(panel.axis) > 1]
 
 
-def _whole(found: Sequence[Panel], names: Collection[str]) -> list[Panel]:
+def _whole(found: Sequence[CellPanel], names: Collection[str]) -> list[CellPanel]:
     """Panels with all of these curves, at each place of the axis."""
     return [
         panel

@@ -20,7 +20,7 @@ Rates = Mapping[str, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Panel:
+class CellPanel:
     """Curves by name, under a title that says what all of their cells have."""
 
     title: str
@@ -51,10 +51,10 @@ class Panel:
         """The places at which there are cells."""
         return sorted({place for curve in self.curves.values() for place in curve})
 
-    def only(self, names: Collection[str], title: str = "") -> Panel:
+    def only(self, names: Collection[str], title: str = "") -> CellPanel:
         """The panel with these of its curves, in this order."""
         kept = {name: self.curves[name] for name in names if name in self.curves}
-        return Panel(title or self.title, kept)
+        return CellPanel(title or self.title, kept)
 
     def _rates(self, seconds: Callable[[TableRow], float]) -> Rates:
         return {
@@ -84,7 +84,7 @@ def panels(
     inside: Collection[str],
     curve: Callable[[TableRow], str | None],
     place: Callable[[TableRow], int],
-) -> list[Panel]:
+) -> list[CellPanel]:
     """The cells by network and by all values but those `inside` a panel, in the table's order.
 
     A row whose `curve` is None is left out. Of several at one place the fastest is kept: of
@@ -105,12 +105,12 @@ def panels(
         if before is None or rate(row, row.measured.mean) > rate(before, before.measured.mean):
             points[at] = row
     return [
-        Panel(title, {name: dict(sorted(curve.items())) for name, curve in curves.items()})
+        CellPanel(title, {name: dict(sorted(curve.items())) for name, curve in curves.items()})
         for title, curves in found.items()
     ]
 
 
-def charts(drawn: Sequence[Panel], x_title: str) -> list[Chart]:
+def charts(drawn: Sequence[CellPanel], x_title: str) -> list[Chart]:
     """Panels drawn, all with the same vertical axis."""
     every = [_chart(panel, x_title) for panel in drawn]
     most = max(max(*each.y, *(high for _, high in each.intervals))
@@ -118,7 +118,7 @@ def charts(drawn: Sequence[Panel], x_title: str) -> list[Chart]:
     return [replace(chart, most_y=most) for chart in every]
 
 
-def _chart(panel: Panel, x_title: str) -> Chart:
+def _chart(panel: CellPanel, x_title: str) -> Chart:
     """Lines through what was predicted, dots with intervals where it was measured."""
     series = []
     for name, curve in panel.curves.items():

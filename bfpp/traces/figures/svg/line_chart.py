@@ -256,7 +256,7 @@ def _samples(charts: Sequence[Chart], colours: dict[str, str]) -> list[Sample]:
 def _legend(
     samples: Sequence[Sample], left: float, top: float, right: float
 ) -> tuple[list[str], float]:
-    """What is drawn, in lines; and the middle of the last."""
+    """The samples, in lines; and the middle of the last."""
     half = SMALL * MIDDLE
     body, _, baseline = legend(samples, left, top + half, right, LEGEND * 0.75)
     return body, baseline - half
