@@ -63,13 +63,14 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="report what the folder holds so far, and run nothing",
     )
+    shared.add_trust_argument(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run what is left, and report."""
-    study, folder = read_study(options.file), options.out
+    study, folder = read_study(options.file, trust=options.trust), options.out
     outputs = {name: folder.inside(name, kind) for name, kind in FILES.items()}
     with blaming("--out"):
         for name, output in outputs.items():
