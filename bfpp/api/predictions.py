@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -390,12 +391,10 @@ def _progress(name: str, tasks: int) -> Iterator[Callable[[int], None] | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         job = bar.add_task(name, total=tasks)
-        done = 0
+        done = count(1)
 
         def advance(_: int) -> None:
-            nonlocal done
-            done += 1
-            if done % 1024 == 0:
-                bar.update(job, completed=done)
+            if (ended := next(done)) % 1024 == 0:
+                bar.update(job, completed=ended)
 
         yield advance

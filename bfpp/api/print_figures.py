@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import pack
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, FileFormat
 from bfpp.terminal.outputs import require_installed
-from bfpp.traces.figures.panel import Panel
+
+if TYPE_CHECKING:
+    from bfpp.traces.figures.panel import Panel  # start-up time
 
 FIGURES = (SVG, PDF, PNG)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from bfpp.api.results import Result
 from bfpp.terminal.printing import RANKS_SHOWN, print_table
-from bfpp.traces.explain.difference import mean_replica
 from bfpp.traces.explain.looks import Cause, Share
 from bfpp.traces.timeline.timeline import Replicas
 from bfpp.traces.timeline.units import in_words, unit_of
@@ -65,6 +64,8 @@ def print_replicas(replicas: Replicas | None) -> None:
     """Print each replica that differs: its compute, and its waits for the others."""
     if replicas is None:
         return
+    from bfpp.traces.explain.causes import mean_replica  # start-up time
+
     rows = [
         (", ".join(map(str, replicas.alike(place))), *map(in_words, mean_replica(each)))
         for place, each in enumerate(replicas.timelines)

@@ -7,6 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from rich.progress import Progress
 
 import bfpp
 from bfpp.api import predictions
@@ -46,13 +47,13 @@ class Terminal(StringIO):
 def test_a_long_replay_tells_a_terminal_how_far_it_is(
     least: int, is_terminal: bool, told: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Heard(predictions.Progress):
+    class Heard(Progress):
         def update(self, *given: Any, **changed: Any) -> None:
             heard.append(changed["completed"])
             super().update(*given, **changed)
 
     heard: list[int] = []
-    monkeypatch.setattr(predictions, "Progress", Heard)
+    monkeypatch.setattr("rich.progress.Progress", Heard)
     monkeypatch.setattr(predictions, "SHOW_PROGRESS_FROM", least)
     monkeypatch.setattr(sys, "stderr", Terminal() if is_terminal else StringIO())
     graph = bfpp.build_graph("gpipe", bfpp.Layout(4, 250))  # 2,000 passes, 1,500 transfers

@@ -195,7 +195,7 @@ def test_too_little_memory_is_told_as_such(bfpp, monkeypatch, line, function, ta
     told = err.splitlines()[-1]
     assert code == 2
     assert "Traceback" not in err
-    assert re.fullmatch(r"bfpp \w+: out of memory: tried to allocate [\d.]+ EB", told)
+    assert re.fullmatch(r"bfpp \w+: out of memory: tried to allocate [\d.]+ EiB", told)
 
 
 def leave(*_):
@@ -208,7 +208,7 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --sche
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (take_all_memory, "bfpp search: out of memory: tried to allocate 1.15 EB"),
+        (take_all_memory, "bfpp search: out of memory: tried to allocate 1 EiB"),
         (leave, "bfpp search: --workers: a worker was killed from outside"),
     ],
 )

@@ -22,7 +22,7 @@ OTHERWISE = {
     "paper": "the paper's own unit, as it prints it",
     "executor/checkpoint/readiness.py": "free space on disk, of 10^9 bytes",
     "terminal/number_types.py": "what users may type",
-    "options/measuring.py": "the name of a device",
+    "options/running/measuring.py": "the name of a device",
 }
 """Folders and files whose texts may have it, and why."""
 

@@ -244,3 +244,9 @@ class Causes:
         if blocks_compute and self._ends_buffer[operation]:
             return Cause.BUFFER
         return LOOKS[OPERATIONS[operation]].cause or where
+
+
+def mean_replica(timeline: Timeline) -> tuple[float, float]:
+    """Seconds of a replica's mean rank: its compute, and its waits for other replicas."""
+    parts = Causes(timeline).mean_rank
+    return parts["compute"], parts[str(Cause.REPLICAS)]

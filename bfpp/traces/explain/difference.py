@@ -17,8 +17,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.graph.comparison import differing_settings
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.operations.operations import OPERATIONS
-from bfpp.traces.explain.causes import Causes
-from bfpp.traces.explain.looks import Cause
+from bfpp.traces.explain.causes import Causes, mean_replica
 from bfpp.traces.profiles.align_profile import align_trace
 from bfpp.traces.profiles.import_profile import NOTHING
 from bfpp.traces.timeline.memory_curves import curve_of
@@ -297,12 +296,6 @@ def difference(first: Timeline, second: Timeline) -> Difference:
     if aligned is None:
         raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
     return Difference(first, aligned)
-
-
-def mean_replica(timeline: Timeline) -> tuple[float, float]:
-    """Seconds of a replica's mean rank: its compute, and its waits for other replicas."""
-    parts = Causes(timeline).mean_rank
-    return parts["compute"], parts[str(Cause.REPLICAS)]
 
 
 def _from_first(timeline: Timeline) -> Seconds:

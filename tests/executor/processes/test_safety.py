@@ -199,7 +199,7 @@ def test_an_allocation_that_fails_is_one_line(
     assert ended.code == 1
     assert re.fullmatch(
         r"bfpp run: .*\(process \d\) failed in step \d, in #\d+ forward of stage 0 .*: "
-        r"out of memory: tried to allocate 1.15 EB; less is needed with --recompute full "
+        r"out of memory: tried to allocate 1 EiB; less is needed with --recompute full "
         r"or --sharding full or a smaller --microbatch-size or more ranks \(--pp\)",
         ended.line,
     )

@@ -36,7 +36,7 @@ def scatter(points: Sequence[Point], title: str, unit: str) -> str:
     largest = max(max(point.measured, point.predicted) for point in points)
     step = round_step(max(largest, 1e-12) / TICKS)
     end = step * math.ceil(largest / step)
-    methods = sorted({point.method for point in points})
+    methods = [*dict.fromkeys(point.method for point in points)]
     colours = {method: COLOURS[at % len(COLOURS)] for at, method in enumerate(methods)}
     body = [_band(), *_axes(step, end, unit), _diagonal()]
     body += [_dot(point, end, colours[point.method]) for point in points]
