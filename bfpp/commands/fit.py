@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from bfpp.api.study.table import is_study, read_cells
 from bfpp.options import shared
 from bfpp.sim.measurements.fit import Fit, Numbers, constants_text, fit, fits, too_few
 from bfpp.sim.measurements.fit import Progress as Tell
@@ -47,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fit, report, and write the constants."""
     with blaming("TABLE.csv"):
-        rows = read_measurements(options.table, trust=options.trust)
+        read = read_cells if is_study(options.table) else read_measurements
+        rows = read(options.table, trust=options.trust)
         few = too_few(rows)
     if few:
         return _run_few(options, rows)

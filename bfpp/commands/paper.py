@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,10 @@ from bfpp.schedules.errors import did_you_mean
 from bfpp.terminal import formats
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder, require_installed
-from bfpp.terminal.printing import output, print_json, print_table
+from bfpp.terminal.printing import note, output, print_json, print_table
+
+Maker = Callable[[Folder], ItemOutput]
+"""Makes an item in a folder."""
 
 FORMATS = (
     formats.SVG, formats.PDF, formats.PNG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON,
@@ -45,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ITEM",
         help=f"figures and tables to make (default: all: {', '.join(ITEMS)})",
     )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="STUDY",
+        help="make figures 5 to 7 from what bfpp study measured (its folder, or its cells.csv), "
+        "beside its predictions",
+    )
     add_output_folder(
         parser, "--out", Path("out/paper"), "folder for the files (default: out/paper)"
     )
@@ -56,20 +66,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write figures in this format (repeatable)",
     )
     add_width_argument(parser, "printed width of figures")
+    shared.add_trust_argument(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Make each item asked for, and a page that gathers them."""
-    for name in options.items:
-        if name not in ITEMS:
-            meant = did_you_mean(name, ITEMS)
-            raise InvalidInput(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}{meant}")
-    names = list(dict.fromkeys(options.items)) or list(ITEMS)
     for each in options.also:
         require_installed("--also", ALSO[each])
-    outputs = _outputs(options.out, [*names, "index"])
+    if options.measured:
+        items = _measured(options)
+    else:
+        items = {name: ITEMS[name] for name in _named(options.items, ITEMS)}
+    outputs = _outputs(options.out, [*items, "index"])
     with blaming("--out"):
         for each in outputs.values():
             each.require_ours(options.force)
@@ -77,8 +87,8 @@ def run(options: argparse.Namespace) -> int:
         aside = Folder(Path(folder), options.width)
         console = Console(stderr=True)
         made = {
-            name: _also(ITEMS[name](aside), options.also)
-            for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
+            name: _also(items[name](aside), options.also)
+            for name in track(items, "Making", console=console, disable=not sys.stderr.isatty())
         }
         index = write_index(made, aside)
         _report(made, options)
@@ -86,6 +96,31 @@ def run(options: argparse.Namespace) -> int:
             with outputs[path.name].written() as place:
                 shutil.copyfile(path, place)
     return 0
+
+
+def _named(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Those that are named, once each, or all."""
+    for name in names:
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise InvalidInput(f"ITEM: {name!r} is not one of {', '.join(known)}{meant}")
+    return list(dict.fromkeys(names or known))
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Maker]:
+    """Those that are named, or all, of the figures that a study holds; a line for what it lacks."""
+    from bfpp.api.study.table import read_table
+    from bfpp.paper.measured.figures import FIGURES, measured_figure
+
+    with blaming("--measured"):
+        rows = read_table(options.measured, trust=options.trust)
+    figures = {name: measured_figure(name, rows) for name in _named(options.items, FIGURES)}
+    lacking = [f"{name} needs {FIGURES[name].needs}" for name, each in figures.items() if not each]
+    if len(lacking) == len(figures):
+        raise InvalidInput(f"--measured: {options.measured}: {'; '.join(lacking)}")
+    if lacking:
+        note(f"bfpp paper: not drawn: {'; '.join(lacking)}")
+    return {f"{name}-measured": each for name, each in figures.items() if each}
 
 
 def _also(item: ItemOutput, names: Sequence[str]) -> ItemOutput:
@@ -127,5 +162,5 @@ def _report(made: Mapping[str, ItemOutput], options: argparse.Namespace) -> None
 def _print(table: PaperTable) -> None:
     print_table(table.title, table.columns, table.rows)
     console = output()
-    for note in table.notes:
-        console.print(Text(f"* {note}"))
+    for line in table.notes:
+        console.print(Text(f"* {line}"))

@@ -16,6 +16,7 @@ from bfpp.api.study.journal import NAME, StudyJournal
 from bfpp.api.study.results import NETWORK, results_of
 from bfpp.api.study.study import HostKind, Study, StudyCell
 from bfpp.api.study.study_file import read_study
+from bfpp.api.study.table import TABLE
 from bfpp.options import shared
 from bfpp.reports.pictures import write_figure
 from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
@@ -27,7 +28,7 @@ from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import counted, note, print_json, print_table
 from bfpp.traces.timeline.units import in_words
 
-PAGE, TABLE, FIGURE = "index.html", "cells.csv", "step-times.svg"
+PAGE, FIGURE = "index.html", "step-times.svg"
 
 
 FILES = {NAME: STUDY_JOURNAL, PAGE: HTML, TABLE: STUDY_TABLE, FIGURE: SVG}
@@ -62,13 +63,14 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="report what the folder holds so far, and run nothing",
     )
+    shared.add_trust_argument(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run what is left, and report."""
-    study, folder = read_study(options.file), options.out
+    study, folder = read_study(options.file, trust=options.trust), options.out
     outputs = {name: folder.inside(name, kind) for name, kind in FILES.items()}
     with blaming("--out"):
         for name, output in outputs.items():

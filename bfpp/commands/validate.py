@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bfpp.api.study.table import is_study, read_cells
 from bfpp.options import shared
 from bfpp.reports.pictures import add_figure, write_figure
 from bfpp.sim.cluster.constants import load_constants
@@ -55,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table",
         type=table_path,
         metavar="TABLE.csv",
-        help=f"measured configurations, one per row, or published ones: {', '.join(sources())}",
+        help="measured configurations, one per row; the folder of a study; or published ones: "
+        f"{', '.join(sources())}",
     )
     priced_by = parser.add_mutually_exclusive_group()
     priced_by.add_argument(
@@ -78,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
             load(path)  # here, so that its own option is blamed
             common[name] = path
     with blaming("TABLE.csv"):
-        rows = read_measurements(options.table, trust=options.trust, **common)
+        read = read_cells if is_study(options.table) else read_measurements
+        rows = read(options.table, trust=options.trust, **common)
     comparisons = [compare(row) for row in rows]
     if options.json:
         print_json(

@@ -10,7 +10,7 @@ from bfpp.schedules import Schedule
 from bfpp.sim.engines.compiled_engine import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.prediction import predict
-from bfpp.traces.figures.svg.line_chart import Chart, svg_charts
+from bfpp.traces.figures.svg.line_chart import Chart, Series, svg_charts
 
 UTILIZATION = "GPU utilization (%)"
 SOFTWARE = {
@@ -45,7 +45,7 @@ def draw_charts(
     path = folder / f"{name}.svg"
     path.write_text(svg_charts(charts, columns, folder.points), encoding="utf-8")
     points: dict[str, Any] = {
-        chart.title: {each.name: list(map(list, zip(each.x, each.y, strict=True)))
+        chart.title: {_label(chart, each): list(map(list, zip(each.x, each.y, strict=True)))
                       for each in chart.series}
         for chart in charts
     }  # fmt: skip
@@ -56,6 +56,12 @@ def draw_charts(
     }
     record = {"points": points, **({"out_of_memory": crossed} if crossed else {})}
     return ItemOutput([path], record, sentence=sentence, claims=claims)
+
+
+def _label(chart: Chart, series: Series) -> str:
+    """The series' name in the JSON: with what its points are, where there are two of a name."""
+    meaning = chart.lines if series.joined else chart.dots
+    return f"{series.name}, {meaning}" if meaning else series.name
 
 
 def utilization(

@@ -12,6 +12,7 @@ from rich.text import Text
 from bfpp.api.study.intervals import CONFIDENCE
 from bfpp.api.study.results import NETWORK, SCHEDULE, SHARE, CellResult, StudyResult
 from bfpp.api.study.study import Study
+from bfpp.api.study.table import NUMBERS
 from bfpp.terminal.outputs import Output
 from bfpp.terminal.printing import counted, output, print_table
 from bfpp.traces.figures.svg.scatter import Point, scatter
@@ -141,13 +142,12 @@ def write_study_page(file: Output, result: StudyResult) -> None:
 def write_study_table(file: Output, result: StudyResult) -> None:
     """Write a row for each cell; times in seconds."""
     names = list(dict.fromkeys(name for each in result.results for name in each.cell.values))
-    numbers = ("repetitions", "measured", "measured_low", "measured_high", "predicted", "error")
     with file.written() as path, path.open("w", encoding="utf-8", newline="") as table:
         writer = csv.writer(table, lineterminator="\n")
-        writer.writerow([NETWORK, *names, *numbers])
+        writer.writerow([NETWORK, *names, *NUMBERS])
         for each in result.results:
             record = each.record
             values = [each.cell.values.get(name) for name in names]
-            row = [record[name] for name in numbers]
+            row = [record[name] for name in NUMBERS]
             shown = [f"{value:.6f}" if isinstance(value, float) else value for value in row]
             writer.writerow([each.cell.network, *values, *shown])

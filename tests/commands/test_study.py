@@ -68,6 +68,22 @@ def test_hosts_that_cannot_be_are_one_line(bfpp, hosts, reason):
     assert reason in err
 
 
+def test_code_that_a_study_names_is_not_run_unasked(bfpp):
+    """With `--trust` it is, and its schedule is a cell like others."""
+    base = "from bfpp.schedules.families.gpipe import GPipe"
+    body = "class Mine(GPipe):\n    pass"
+    touch = "from pathlib import Path\nPath('ran').touch()"
+    Path("mine.py").write_text("\n".join((base, body, touch)) + "\n")
+    written(Path("grid.toml"), experiment={"schedule": ["mine.py:Mine"], "pp": 2})
+    code, _, err = bfpp("study grid.toml --out o --dry-run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "grid.toml names Python code to be run, mine.py:Mine: --trust runs it" in err
+    assert not Path("ran").exists()
+    code, out, err = bfpp("study grid.toml --out o --dry-run --trust")
+    assert (code, Path("ran").exists()) == (0, True), err
+    assert "1 cell" in out
+
+
 def test_namespaces_need_root(bfpp, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda _: "/sbin/ip")

@@ -67,7 +67,7 @@ class _Conductor:
     ) -> None:
         self.study, self.session, self.cells = study, session, list(cells)
         self.folder, self.journal, self.say = folder, journal, say
-        self.profile = folder / f"{session.name.replace(' ', '-').replace('/', '-')}.toml"
+        self.profile = folder / session.profile
         self.jobs = jobs_of(study, self.cells)
         self.predicted: list[Timeline] = []
         if self.profile.exists():

@@ -51,6 +51,16 @@ class Session:
         """The name of its files."""
         return f"{self.network}-{self.pp}x{self.dp}x{self.microbatch_size}"
 
+    @property
+    def profile(self) -> str:
+        """The name of the profile's file, in the folder of the study."""
+        return f"{self.name.replace(' ', '-').replace('/', '-')}.toml"
+
+
+def session_of(network: str, experiment: Experiment) -> Session:
+    """The processes that run an experiment on a network."""
+    return Session(network, experiment.pp, experiment.dp or 1, experiment.microbatch_size)
+
 
 @dataclass(frozen=True)
 class StudyCell:
@@ -68,8 +78,7 @@ class StudyCell:
     @property
     def session(self) -> Session:
         """The processes that run it."""
-        own = self.experiment
-        return Session(self.network, own.pp, own.dp or 1, own.microbatch_size)
+        return session_of(self.network, self.experiment)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from bfpp.api.study.study import HostKind, Measuring, Study, StudyCell
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.errors import chosen
+from bfpp.schedules.formats.python_file import require_trust
 from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.experiment.side_by_side import side_by_side
@@ -45,8 +46,8 @@ RANGE = ("from", "to", "by")
 MOST_CELLS = 10_000
 
 
-def read_study(path: str) -> Study:
-    """The study of a file."""
+def read_study(path: str, *, trust: bool = False) -> Study:
+    """The study of a file, which names schedules in Python files only with `trust`."""
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, STUDY)
     table = require_keys(FIELD, path, table, TABLES, OPTIONAL)
@@ -57,11 +58,13 @@ def read_study(path: str) -> Study:
         for name, value in table["experiment"].items()
     }
     _require_runnable(path, grid)
+    for schedule in grid["schedule"]:
+        require_trust(path, schedule, trust=trust)
     cells: list[StudyCell] = []
     refused: list[tuple[Table, str]] = []
     for values in _combinations(path, grid):
         try:
-            experiment = _experiment(values)
+            experiment = cell_experiment(values)
         except InvalidConfiguration as error:
             refused.append((values, str(error)))
         else:
@@ -123,7 +126,7 @@ def _combinations(path: str, grid: Mapping[str, list[Any]]) -> Iterator[dict[str
         yield dict(zip(grid, values, strict=True))
 
 
-def _experiment(values: Mapping[str, Any]) -> Experiment:
+def cell_experiment(values: Mapping[str, Any]) -> Experiment:
     """The experiment of some values, with as many units a rank whether its schedule loops or not.
 
     Raises `InvalidConfiguration` for values that cannot be.

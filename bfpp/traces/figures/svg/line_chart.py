@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from bfpp.traces.figures.appearance import QUIET_INK
+from bfpp.traces.figures.appearance import DARK_INK, QUIET_INK
 from bfpp.traces.figures.svg.elements import (
     LEADING,
     MIDDLE,
@@ -25,14 +25,16 @@ from bfpp.traces.figures.svg.elements import (
 )
 from bfpp.traces.figures.time_axis import round_step
 
-COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
+COLOURS = (
+    "#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770", "#3aa6b9", "#a08a00",
+)  # fmt: skip
 """Series colours, in the order of their first mention; distinct to colour-blind readers."""
 
 # Lengths are in user units: pixels, or points where a width of the print is given.
 WIDTH, HEIGHT, EDGE, LEFT, BELOW, ABOVE = 250.0, 190.0, 8.0, 34.0, 28.0, 30.0
 LEAST_WIDTH, RIGHT = 150.0, 10.0
 TITLE, LINE, LEGEND = 9.5, 1.4, 18.0
-GRID, DOT = "#dfe3e8", 2.1
+GRID, DOT, BAR = "#dfe3e8", 2.1, 0.9
 MOST_TICKS = 6
 ROOM = 0.05
 """The share of an axis that is left free above its largest value."""
@@ -43,6 +45,7 @@ class Series:
     """Points shown as dots, joined by a line, or both; a gap where y is not finite.
 
     Those at `crossed` x are crosses instead of dots: what that means is the chart's `crosses`.
+    `intervals` are the low and high end of each y, if it has one.
     """
 
     name: str
@@ -51,11 +54,16 @@ class Series:
     joined: bool = True
     dotted: bool = True
     crossed: Collection[float] = ()
+    intervals: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Series in one pair of axes; a logarithmic axis takes positive numbers only."""
+    """Series in one pair of axes; a logarithmic axis takes positive numbers only.
+
+    `lines`, `dots` and `crosses` say in the legend what these are, where they differ. The vertical
+    axis reaches up to `most_y` at least, so that charts side by side can have the same.
+    """
 
     title: str
     x_title: str
@@ -65,6 +73,9 @@ class Chart:
     logarithmic_y: bool = False
     from_zero: bool = True
     crosses: str = ""
+    lines: str = ""
+    dots: str = ""
+    most_y: float | None = None
 
 
 class _Scale(NamedTuple):
@@ -119,9 +130,8 @@ def svg_charts(
         drawn += moved(0, below, _chart(chart, each, colours))
         body += moved(EDGE + column * each, row * height, drawn)
     width, bottom = 2 * EDGE + each * columns, math.ceil(len(charts) / columns) * height
-    crosses = next((chart.crosses for chart in charts if chart.crosses), "")
     below_all, bottom = _legend(
-        colours, crosses, EDGE + LEFT, bottom + EDGE + LEGEND / 2, width - EDGE
+        _samples(charts, colours), EDGE + LEFT, bottom + EDGE + LEGEND / 2, width - EDGE
     )
     unit = "pt" if points else ""
     return document(width, bottom + LEGEND / 2, charts[0].title, [*body, *below_all], unit)
@@ -130,6 +140,8 @@ def svg_charts(
 def _chart(chart: Chart, width: float, colours: dict[str, str]) -> list[str]:
     xs = [x for each in chart.series for x in each.x]
     ys = [y for each in chart.series for y in each.y if math.isfinite(y)]
+    ys += [end for each in chart.series for ends in each.intervals for end in ends]
+    ys += [] if chart.most_y is None else [chart.most_y]
     right, bottom = width - RIGHT, HEIGHT - BELOW
     x = _scale(xs, LEFT, right, chart.logarithmic_x, from_zero=False)
     if chart.logarithmic_x and len(choices := sorted(set(xs))) <= MOST_TICKS + 2:
@@ -191,6 +203,11 @@ def _drawn(series: Series, x: _Scale, y: _Scale, colour: str) -> str:
         for across, point in zip(series.x, points, strict=True)
         if point and series.dotted
     )
+    bars = [
+        f"M{number(x.at(across))} {number(y.at(low))}V{number(y.at(high))}"
+        for across, (low, high) in zip(series.x, series.intervals, strict=False)
+    ]
+    dots += stroked(bars, colour, BAR) if bars else ""
     if not series.joined:
         return dots
     pieces, begins = [], True
@@ -212,19 +229,34 @@ def _cross(x: float, y: float, colour: str) -> str:
     return stroked([f"M{left} {top}{there}", f"M{left} {bottom}{back}"], colour, LINE)
 
 
-def _legend(
-    colours: dict[str, str], crosses: str, left: float, top: float, right: float
-) -> tuple[list[str], float]:
-    """The series' names and the meaning of crosses, in lines; and the middle of the last."""
+def _samples(charts: Sequence[Chart], colours: dict[str, str]) -> list[Sample]:
+    """The series' names, and the meanings of lines, dots and crosses."""
     half = SMALL * MIDDLE
 
     def line(colour: str, x: float, baseline: float) -> list[str]:
         return [stroked([f"M{number(x)} {number(baseline - half)}h14"], colour, 2 * LINE)]
 
+    def thin(x: float, baseline: float) -> list[str]:
+        return [stroked([f"M{number(x)} {number(baseline - half)}h14"], DARK_INK, LINE)]
+
+    def dot(x: float, baseline: float) -> list[str]:
+        bar = f"M{number(x + 9)} {number(baseline - half - 4)}v8"
+        return [_dot(x + 9, baseline - half, DARK_INK) + stroked([bar], DARK_INK, BAR)]
+
     def cross(x: float, baseline: float) -> list[str]:
         return [_cross(x + 9, baseline - half, QUIET_INK)]
 
     samples = [Sample(name, partial(line, colour), 18) for name, colour in colours.items()]
-    samples += [Sample(crosses, cross, 18)] if crosses else []
+    for draw, name in ((thin, "lines"), (dot, "dots"), (cross, "crosses")):
+        meaning = next((said for chart in charts if (said := getattr(chart, name))), "")
+        samples += [Sample(meaning, draw, 18)] if meaning else []
+    return samples
+
+
+def _legend(
+    samples: Sequence[Sample], left: float, top: float, right: float
+) -> tuple[list[str], float]:
+    """The samples, in lines; and the middle of the last."""
+    half = SMALL * MIDDLE
     body, _, baseline = legend(samples, left, top + half, right, LEGEND * 0.75)
     return body, baseline - half
