@@ -14,7 +14,7 @@ from torch import nn
 from bfpp.executor.devices.compiled import load_compiler
 from bfpp.executor.devices.messages import Form, Tree, tensors_of
 from bfpp.executor.devices.uncompiled import uncompiled
-from bfpp.executor.model.batches import bits, require_function, samples_of
+from bfpp.executor.model.batches import bits, require_function, require_whole, samples_of
 from bfpp.executor.model.buffers import require_in_order, shared_after
 from bfpp.executor.model.model import (
     GENERATOR,
@@ -160,6 +160,7 @@ class Plan(Ranks):
         if self.evaluating:
             _ = self.evaluating.traced
         require_function(self.model, self.microbatch_size)
+        require_whole(self.model, self.microbatches * self.microbatch_size)
         if self.reduce_dtype.itemsize > self.gradient_dtype.itemsize:
             raise InvalidConfiguration(
                 "reduce_precision",
