@@ -81,9 +81,9 @@ def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> N
     """The names, sizes and dtypes are those of the model's tensors."""
     names = {name for each in every for name in each}
     if unknown := names - manifest.tensors.keys():
-        raise CheckpointError(f"{path}: has no {_some(unknown)}, which the model has")
+        raise CheckpointError(f"{path}: has no {some(unknown)}, which the model has")
     if unused := manifest.tensors.keys() - names:
-        raise CheckpointError(f"{path}: has {_some(unused)}, which the model has not")
+        raise CheckpointError(f"{path}: has {some(unused)}, which the model has not")
     for name in sorted(names):
         stored, wanted = manifest.tensors[name], agreed(name, every)
         if wanted is None:
@@ -100,7 +100,8 @@ def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> N
             )
 
 
-def _some(names: set[str]) -> str:
+def some(names: set[str]) -> str:
+    """The first of some names, and how many more there are."""
     first, *others = sorted(names)
     return f"{first} (and {len(others)} more)" if others else first
 

@@ -2,18 +2,113 @@
 
 The first stage of a pipeline takes the inputs, the last one the targets, each
 in its own process. Both belong together only if `batch` is a function of the
-step and the samples, and of nothing that goes on from call to call.
+step and the samples, and of nothing that goes on from call to call. A loader whose state can be
+saved is made one: `StatefulBatches` takes it back to where a step began.
 """
 
 from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bfpp.executor.devices.messages import Form, Tree, tensors_of
-from bfpp.executor.model.model import GENERATOR, Model
+from bfpp.executor.model.model import GENERATOR, Model, drawing
 from bfpp.schedules import InvalidConfiguration
+
+REMEMBERED = 4
+"""Steps whose batches and states are kept: more than are under way or loaded ahead."""
+
+
+class StatefulLoader(Protocol):
+    """The protocol of torchdata's StatefulDataLoader."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches from the current state on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was taken."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a state, from which the next iterator goes on."""
+
+
+class StatefulBatches:
+    """A loader with state as a `batch`: its items are whole steps' inputs and targets.
+
+    Each process has a loader of its own, which gives the same to all. After the last item of an
+    epoch comes the first of the next. States are kept as what is saved of them.
+    """
+
+    def __init__(self, loader: StatefulLoader) -> None:
+        self.loader = loader
+        self.next = 0
+        self.iterator: Iterator[Any] | None = None
+        self.states = {0: _packed(loader)}
+        self.batches: dict[int, Any] = {}
+
+    def __call__(self, step: int, samples: range) -> tuple[Tree, Tree]:
+        """The inputs and targets of some samples of a step."""
+        inputs, targets = pytree.tree_map_only(
+            Tensor, lambda each: each[samples.start : samples.stop], self.of_step(step)
+        )
+        return inputs, targets
+
+    def of_step(self, step: int) -> Any:
+        """The inputs and targets of a step; earlier ones are drawn again from their state."""
+        if step not in self.batches and step < self.next:
+            self.restore(*max(each for each in self.states.items() if each[0] <= step))
+        while step not in self.batches:
+            self.batches[self.next] = self._drawn()
+            self.next += 1
+            self.states[self.next] = _packed(self.loader)
+            self._forget(self.next - REMEMBERED)
+        return self.batches[step]
+
+    def restore(self, step: int, state: str) -> None:
+        """Go on with a step, from a state of then."""
+        packed = io.BytesIO(base64.b64decode(state))
+        self.loader.load_state_dict(torch.load(packed, weights_only=True))
+        self.next, self.iterator = step, None
+        self.states[step] = state
+        self._forget(step)
+
+    def _drawn(self) -> Any:
+        with drawing(self.next):
+            for _ in range(2):
+                self.iterator = self.iterator or iter(self.loader)
+                for batch in self.iterator:
+                    return batch
+                self.iterator = None
+        raise InvalidConfiguration("model", "its loader has no batch")
+
+    def _forget(self, first: int) -> None:
+        """Keep batches and states from a step on, and the state of the beginning."""
+        self.batches = {each: kept for each, kept in self.batches.items() if each >= first}
+        self.states = {each: kept for each, kept in self.states.items() if not 0 < each < first}
+
+
+def _packed(loader: StatefulLoader) -> str:
+    """The state of a loader as text: of numbers, texts, tensors and containers of these."""
+    state = io.BytesIO()
+    torch.save(loader.state_dict(), state)
+    return base64.b64encode(state.getvalue()).decode()
+
+
+def require_whole(model: Model, size: int) -> None:
+    """Raise `InvalidConfiguration` unless a loader's batches have as many samples as a step."""
+    if isinstance(model.batch, StatefulBatches):
+        for tensor in pytree.tree_leaves(model.batch.of_step(0)):
+            if isinstance(tensor, Tensor) and len(tensor) != size:
+                raise InvalidConfiguration(
+                    "model",
+                    f"its loader gives batches of {len(tensor)} samples, and a step has {size}",
+                )
 
 
 def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:

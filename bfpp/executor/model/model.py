@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,9 @@ from bfpp.executor.settings import EmbeddingStage
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.layout.cut import cut_layers, cut_of
 from bfpp.schedules.layout.framework_cuts import is_modules, named_stages
+
+if TYPE_CHECKING:
+    from bfpp.executor.checkpoint.state_dicts import StateDict
 
 Layer = nn.Module | Callable[[], nn.Module]
 
@@ -67,7 +70,9 @@ class Model:
     have different shapes (sequences of other lengths), those of one step may not.
     `held_out(step, samples)` returns batches that evaluations take. `tied` names
     parameters that are others of an earlier layer, where functions make both:
-    `{"5.scores.weight": "0.tokens.weight"}`. `names` are those of the layers, if they have any.
+    `{"5.scores.weight": "0.tokens.weight"}`. `names` are those of the layers, if they have any,
+    and `constants` those of buffers that the network itself has. The first `weights` are stored
+    ones, or those that layers are made with.
     """
 
     layers: Sequence[Layer]
@@ -78,6 +83,8 @@ class Model:
     held_out: Callable[[int, range], tuple[Tree, Tree]] | None = None
     tied: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] = ()
+    constants: Collection[str] = ()
+    weights: StateDict | None = None
 
     @classmethod
     def of(
@@ -92,7 +99,9 @@ class Model:
         Raises `InvalidConfiguration` for one that does more than that.
         """
         parts = in_sequence(network, batch(0, range(1))[0])
-        return cls([*parts.values()], loss, batch, names=[*parts], **others)
+        of_parts = tuple(f"{name}." for name in parts)
+        constants = {name for name in network.state_dict() if not name.startswith(of_parts)}
+        return cls([*parts.values()], loss, batch, names=[*parts], constants=constants, **others)
 
     def own_name(self, name: str) -> str:
         """The name in the network's `state_dict()` of what a layer's number and a name stand for.

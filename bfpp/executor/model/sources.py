@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from bfpp.executor.checkpoint.manifest import METADATA_FILE
 from bfpp.executor.model.model import Model, drawing
 from bfpp.executor.model.transformer.corpus import Text, read_text
 from bfpp.executor.model.transformer.transformer import Rotary, TransformerSizes, transformer
@@ -26,8 +27,8 @@ class ModelSource(Protocol):
 class TransformerSource:
     """A transformer that learns the bytes of a text file, or of Python's own documentation.
 
-    Its first weights are those of a directory of Hugging Face's, or random ones. It is evaluated
-    on a text that is `held_out`, if there is one.
+    Its first weights are those of a directory (Hugging Face's, or of torch.distributed.checkpoint),
+    or random ones. It is evaluated on a text that is `held_out`, if there is one.
     """
 
     sizes: TransformerSizes
@@ -41,6 +42,8 @@ class TransformerSource:
         held_out = self._text(self.held_out, seed) if self.held_out else None
         if self.weights is None:
             return transformer(self.sizes, text, held_out)
+        if is_state_dict(self.weights):
+            return with_weights(transformer(self.sizes, text, held_out), self.weights)
         from bfpp.executor.model.transformer.hugging_face import Weights
 
         return transformer(self.sizes, text, held_out, Weights(self.weights, self.sizes).fill)
@@ -51,10 +54,14 @@ class TransformerSource:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function in a Python file that takes a seed and returns a `Model`."""
+    """A function in a Python file that takes a seed and returns a `Model`.
+
+    Its first weights are those that it is made with, or of torch.distributed.checkpoint.
+    """
 
     path: Path
     name: str
+    weights: Path | None = None
 
     def load(self, seed: int) -> Model:
         """Call the function; raises `InvalidConfiguration` if it returns no model.
@@ -74,7 +81,7 @@ class FunctionSource:
                 "model",
                 f"{self} returned {type(model).__name__}, not a bfpp.executor.model.model.Model",
             )
-        return model
+        return model if self.weights is None else with_weights(model, self.weights)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.name}"
@@ -85,6 +92,18 @@ class FunctionSource:
             raise InvalidConfiguration("model", f"{self.path} has no function {self.name}")
         factory: Callable[[int], object] = function
         return factory
+
+
+def is_state_dict(directory: Path) -> bool:
+    """True for a directory that torch.distributed.checkpoint wrote."""
+    return (directory / METADATA_FILE).exists()
+
+
+def with_weights(model: Model, directory: Path) -> Model:
+    """A model that begins with the weights of such a directory."""
+    from bfpp.executor.checkpoint.state_dicts import StateDict
+
+    return replace(model, weights=StateDict(directory))
 
 
 def ties(source: ModelSource) -> bool:
@@ -116,7 +135,8 @@ def description(source: ModelSource) -> dict[str, str | int]:
             }
         case FunctionSource():
             content = _hash(source.path.read_bytes())
-            return {"the model": f"{source.name} of {source.path.name} ({content})"}
+            first = {"the first weights": source.weights.name} if source.weights else {}
+            return {"the model": f"{source.name} of {source.path.name} ({content})", **first}
     return {}
 
 

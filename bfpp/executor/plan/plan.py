@@ -14,7 +14,7 @@ from torch import nn
 from bfpp.executor.devices.compiled import load_compiler
 from bfpp.executor.devices.messages import Form, Tree, tensors_of
 from bfpp.executor.devices.uncompiled import uncompiled
-from bfpp.executor.model.batches import bits, require_function, samples_of
+from bfpp.executor.model.batches import bits, require_function, require_whole, samples_of
 from bfpp.executor.model.buffers import require_in_order, shared_after
 from bfpp.executor.model.model import (
     GENERATOR,
@@ -32,6 +32,7 @@ from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.model.recomputation import counted_layers, require_recomputable
 from bfpp.executor.model.tracing.tracing import Traced, trace
 from bfpp.executor.optimizer.optimizers import require_elementwise, require_rates
+from bfpp.executor.plan.first_weights import require_stored, stored_tensors
 from bfpp.executor.plan.offloads import Offloads
 from bfpp.executor.plan.ranks import Ranks
 from bfpp.executor.settings import DType
@@ -159,6 +160,7 @@ class Plan(Ranks):
         if self.evaluating:
             _ = self.evaluating.traced
         require_function(self.model, self.microbatch_size)
+        require_whole(self.model, self.microbatches * self.microbatch_size)
         if self.reduce_dtype.itemsize > self.gradient_dtype.itemsize:
             raise InvalidConfiguration(
                 "reduce_precision",
@@ -177,6 +179,7 @@ class Plan(Ranks):
         require_in_order(self.graph, self.traced.moving)
         self._require_divisible()
         self._require_tied_alike()
+        self._require_stored()
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
@@ -212,8 +215,21 @@ class Plan(Ranks):
                     f"{[*earlier.shape]} in {earlier.dtype}",
                 )
 
+    def _require_stored(self) -> None:
+        """Raise `InvalidConfiguration` unless the stored weights are those of the model."""
+        if self.model.weights is None:
+            return
+        layers = {each: self.outline(each) for each in range(len(self.model.layers))}
+        require_stored(self.model, layers, self.traced.shared, self.traced.moving)
+
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
-        """The modules of some layers, by their number."""
+        """The modules of some layers, by their number, with the first weights."""
+        made = self._made(layers)
+        if self.model.weights:
+            self.model.weights.fill(stored_tensors(self.model, made, self.traced.shared))
+        return made
+
+    def _made(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         return build(self.model, layers, self.seed, self.traced.kept)
 
     def compute_in(self, layer: nn.Module) -> nn.Module:
@@ -224,9 +240,9 @@ class Plan(Ranks):
     def outline(self, layer: int) -> nn.Module:
         """A layer's module, to look at; without values, if it is not kept by somebody else."""
         if layer in self.traced.kept:
-            return self.build([layer])[layer]
+            return self._made([layer])[layer]
         with torch.device("meta"):
-            return self.build([layer])[layer]
+            return self._made([layer])[layer]
 
     @property
     def forms(self) -> list[Form]:

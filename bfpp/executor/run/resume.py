@@ -14,6 +14,8 @@ import torch.distributed as dist
 from bfpp.executor import checkpoint
 from bfpp.executor.checkpoint import CheckpointError, Processes
 from bfpp.executor.dispatch.backend import Backend
+from bfpp.executor.model.batches import StatefulBatches
+from bfpp.executor.model.model import Model
 from bfpp.executor.processes import ProcessContext
 from bfpp.executor.processes.launcher.member import PARENT
 from bfpp.executor.run.state import pieces_of, under_own_names
@@ -111,3 +113,27 @@ def begin(job: Job, context: ProcessContext, backend: Backend) -> Begun:
             worker.loaded()
         manifest = checkpoint.read_manifest(start.path)
     return Begun(manifest.step, manifest.settings, start.path, start.abandoned)
+
+
+LOADER = "loader"
+"""The setting that has the state of the batches' loader."""
+
+
+def loader_state(model: Model, step: int) -> dict[str, str]:
+    """The state of a model's loader after so many steps, if it has one, among the settings."""
+    batches = model.batch
+    return {LOADER: batches.states[step]} if isinstance(batches, StatefulBatches) else {}
+
+
+def restore_loader(model: Model, begun: Begun) -> None:
+    """Let the next batch be the one that would have come when the checkpoint was saved.
+
+    Raises `CheckpointError` for a model without a loader's state where the other has one.
+    """
+    batches, state = model.batch, begun.settings.get(LOADER)
+    if begun.path and (state is not None) != isinstance(batches, StatefulBatches):
+        has = "has no state of a loader, and the model has one"
+        has_not = "has the state of a loader, and the model has none"
+        raise CheckpointError(f"{begun.path}: {has if state is None else has_not}")
+    if isinstance(batches, StatefulBatches) and state is not None:
+        batches.restore(begun.step, state)

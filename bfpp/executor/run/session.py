@@ -27,7 +27,7 @@ from bfpp.executor.processes import ProcessContext
 from bfpp.executor.processes.sealed_store import Forged
 from bfpp.executor.run.history import KEY, LAST, changes, continued, described
 from bfpp.executor.run.memory_advice import to_save_memory
-from bfpp.executor.run.resume import Begun, begin, held
+from bfpp.executor.run.resume import Begun, begin, held, loader_state, restore_loader
 from bfpp.executor.run.saver import Saver
 from bfpp.executor.run.state import weights_of, whole
 from bfpp.executor.train.connect import init_process_group
@@ -111,6 +111,7 @@ class _Session:
             KEY: continued(begun.settings, self.plan),
             LAST: described_run,
         }
+        restore_loader(self.plan.model, begun)
         self.saver = Saver(job, context, trainer.backend, begun)
         self.reports: list[Report] = []
         self.saved: list[Path] = []
@@ -153,7 +154,8 @@ class _Session:
         if saving and (self.trainer.stops or saving.is_due(self.done, steps)):
             with in_one_process(self.context):
                 self.trainer.require_finite_state()
-            self.saver.save(self.done, self.settings)
+            loader = loader_state(self.plan.model, self.done) if self.context.is_first else {}
+            self.saver.save(self.done, {**self.settings, **loader})
             self._report_saves()
             if self.done < steps:
                 self.trainer.agree_to_stop()

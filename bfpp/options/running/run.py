@@ -76,7 +76,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="start from the weights in this directory: Hugging Face safetensors of a Llama, "
-        "Mistral or Qwen (default: random)",
+        "Mistral or Qwen, or a checkpoint of torch.distributed.checkpoint (default: random)",
     )
     for name, (size, what) in SIZES.items():
         names = [f"--{name}", *ALSO.get(name, ())]

@@ -20,25 +20,32 @@ if TYPE_CHECKING:
 
 def source_of(options: argparse.Namespace) -> ModelSource:
     """The source from which processes load the model that the options name."""
-    from bfpp.executor.model.sources import FunctionSource
+    from bfpp.executor.model.sources import FunctionSource, is_state_dict
 
     path, is_function, name = (options.model or "").rpartition(".py:")
+    weights: Path | None = options.weights
     given = [size for size in SIZES if getattr(options, size) is not None]
     if is_function:
-        data = ("weights", "evaluate_text")
-        for size in (*given, *(each for each in data if getattr(options, each, None))):
+        given += ["evaluate_text"] if getattr(options, "evaluate_text", None) else []
+        for size in given:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
-        return FunctionSource(Path(f"{path}.py"), name)
+        if weights is not None and not is_state_dict(weights):
+            raise InvalidConfiguration(
+                "weights",
+                f"'{weights}' has no .metadata of torch.distributed.checkpoint, the only form in "
+                f"which {options.model} can be given weights",
+            )
+        return FunctionSource(Path(f"{path}.py"), name, weights)
     model = _transformer(options)
     require_layers(model)
-    if options.weights is not None:
+    if weights is not None and not is_state_dict(weights):
         require_safetensors()
     return transformer_source(
         model,
         _text(options, "text"),
         is_causal=options.objective == PretrainingObjective.NEXT,
         file=options.model,
-        weights=options.weights,
+        weights=weights,
         held_out=_text(options, "evaluate_text"),
     )
 

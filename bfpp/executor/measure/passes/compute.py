@@ -63,7 +63,10 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
         for layer in range(first, first + min(count, ALIKE * ranks))
     ]
     model = replace(
-        plan.model, layers=[plan.model.layers[each] for each in chosen], attached=(0, 0)
+        plan.model,
+        layers=[plan.model.layers[each] for each in chosen],
+        attached=(0, 0),
+        weights=None,
     )
     rows: list[list[float]] = []
     seconds: dict[str, list[float]] = {name: [] for name in PASSES}
