@@ -123,7 +123,9 @@ def test_the_documentations_listeners_hear_of_a_run(
 ) -> None:
     """The page's example of listeners, with the page's example of a model."""
     page = (ROOT / "docs" / "executor.md").read_text()
-    listeners, model, *_ = re.findall(r"```python.*?\n(.*?)```", page, flags=re.DOTALL)
+    blocks = re.findall(r"```python(.*?)\n(.*?)```", page, flags=re.DOTALL)
+    [listeners] = [code for _, code in blocks if "MetricsFile" in code]
+    [model] = [code for title, code in blocks if "model.py" in title]
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(model)
     names: dict[str, Any] = {}
