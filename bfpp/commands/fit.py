@@ -12,11 +12,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bfpp.api.study.table import is_study, read_cells
+from bfpp.api.study.table import read_rows
 from bfpp.options import shared
 from bfpp.sim.measurements.fit import Fit, Numbers, constants_text, fit, fits, too_few
 from bfpp.sim.measurements.fit import Progress as Tell
-from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
+from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS
 from bfpp.sim.measurements.sites import fit_sites, sites_text
 from bfpp.sim.measurements.validation import Measurement
 from bfpp.terminal.error_lines import blaming
@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fit, report, and write the constants."""
     with blaming("TABLE.csv"):
-        read = read_cells if is_study(options.table) else read_measurements
-        rows = read(options.table, trust=options.trust)
+        rows = read_rows(options.table, trust=options.trust)
         few = too_few(rows)
     if few:
         return _run_few(options, rows)

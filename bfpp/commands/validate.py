@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bfpp.api.study.table import is_study, read_cells
+from bfpp.api.study.table import read_rows
 from bfpp.options import shared
 from bfpp.reports.pictures import add_figure, write_figure
 from bfpp.sim.cluster.constants import load_constants
 from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.experiment.values import OPTIONS
-from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS, read_measurements
+from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS
 from bfpp.sim.measurements.published import sources, table_path
 from bfpp.sim.measurements.validation import Comparison, compare, coverage, mean_absolute_error
 from bfpp.terminal.error_lines import blaming
@@ -80,8 +80,7 @@ def run(options: argparse.Namespace) -> int:
             load(path)  # here, so that its own option is blamed
             common[name] = path
     with blaming("TABLE.csv"):
-        read = read_cells if is_study(options.table) else read_measurements
-        rows = read(options.table, trust=options.trust, **common)
+        rows = read_rows(options.table, trust=options.trust, **common)
     comparisons = [compare(row) for row in rows]
     if options.json:
         print_json(

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from scipy.special import stdtrit
-from scipy.stats import kendalltau
-
 CONFIDENCE = 0.95
 
 
@@ -23,6 +20,8 @@ class MeanInterval(NamedTuple):
 
 def interval(values: Sequence[float]) -> MeanInterval:
     """Student's interval of the mean of independent values."""
+    from scipy.special import stdtrit  # start-up time
+
     mean, count = fmean(values), len(values)
     if count == 1:
         return MeanInterval(mean, mean, mean)
@@ -36,6 +35,8 @@ def rank_agreement(one: Sequence[float], other: Sequence[float]) -> float | None
 
     None where it is not defined: of fewer than two, or if all are equal.
     """
+    from scipy.stats import kendalltau  # start-up time
+
     if len(one) < 2:
         return None
     tau = float(kendalltau(one, other).statistic)

@@ -20,6 +20,7 @@ from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.python_file import require_trust
 from bfpp.schedules.reading import read_file
 from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.measurements.measured_tables import read_measurements
 from bfpp.sim.measurements.validation import Measurement, case_of
 from bfpp.sim.presets.numbers import is_usable, real, whole
 
@@ -63,9 +64,10 @@ def read_table(path: Path, *, trust: bool = False) -> list[TableRow]:
     return rows
 
 
-def is_study(path: Path) -> bool:
-    """True for the folder of a study, and for the table in it."""
-    return path.is_dir() or path.name == TABLE
+def read_rows(path: Path, *, trust: bool = False, **common: str) -> list[Measurement]:
+    """The measurements of a table; of a study, where it is the folder of one or its table."""
+    read = read_cells if path.is_dir() or path.name == TABLE else read_measurements
+    return read(path, trust=trust, **common)
 
 
 def read_cells(path: Path, *, trust: bool = False, **common: str) -> list[Measurement]:
