@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch, sleeps_of
+from bfpp.api.running.jobs import (
+    about,
+    checked_plan,
+    fail,
+    is_first,
+    job_of,
+    require_torch,
+    sleeps_of,
+)
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.running.run import (
@@ -161,10 +168,9 @@ def run(options: argparse.Namespace) -> int:
     plan = checked_plan(job)
     if job.saving:
         _require_checkpoints(options, job, plan)
-    is_first = os.environ.get("RANK", "0") == "0"
-    assumed = assumptions(options) if is_first else []
-    predicted = memory_of_job(job, plan) if is_first else []
-    starts = start_of_job(job, plan) if is_first else []
+    assumed = assumptions(options) if is_first() else []
+    predicted = memory_of_job(job, plan) if is_first() else []
+    starts = start_of_job(job, plan) if is_first() else []
     if options.memory_check:
         require_memory(job, plan, predicted, starts)
     tokens = tokens_of_step(plan)
@@ -235,7 +241,7 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
     from bfpp.executor.run.resume import start_of, will_save
 
     saving = job.saving
-    if saving is None or os.environ.get("RANK", "0") != "0":
+    if saving is None or not is_first():
         return
     with refusing("resume" if saving.resumes else "checkpoint", CheckpointError):
         start = start_of(saving)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bfpp.api.running.jobs import fail, require_torch
+from bfpp.api.running.jobs import fail, is_first, require_torch, this_machine
 from bfpp.api.study.estimate import Estimate, estimate, step_estimates
 from bfpp.api.study.journal import NAME, StudyJournal
 from bfpp.api.study.results import NETWORK, results_of
@@ -101,18 +99,13 @@ def _run(study: Study, folder: Path, journal: StudyJournal) -> int:
         started = "is to be started by" if study.where is HostKind.TORCHRUN else "was not made for"
         raise InvalidInput(f"FILE: hosts: where is {study.where}: the command {started} torchrun")
     say = _say if is_first() else _nothing
-    if expected := estimate(study, journal):
-        say(_in_words(expected))
+    if is_first() and (steps := step_estimates(study)):
+        say(_in_words(estimate(study, journal, steps)))
     try:
         run_study(study, folder, journal, say)
     except RunFailed as error:
         return fail("study", error)
     return 0
-
-
-def is_first() -> bool:
-    """True but for processes of torchrun's that are not the first."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _nothing(_: str) -> None:
@@ -129,19 +122,15 @@ def _in_words(expected: Estimate) -> str:
 
 
 def _about() -> dict[str, Any]:
-    return {
-        "machine": platform.node(),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+    return {**this_machine(), "cores": os.cpu_count()}
 
 
 def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> int:
     """The cells, and the time that they will take."""
-    expected = estimate(study, journal)
+    known = step_estimates(study)
+    expected = estimate(study, journal, known) if known else None
     steps: Sequence[tuple[StudyCell, float | None]]
-    steps = step_estimates(study) or [(cell, None) for cell in study.cells]
+    steps = known or [(cell, None) for cell in study.cells]
     if options.json:
         print_json(
             {
@@ -149,9 +138,7 @@ def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> i
                     {"network": cell.network, "values": dict(cell.values), "estimated": step}
                     for cell, step in steps
                 ],
-                "refused": [
-                    {"values": dict(values), "reason": reason} for values, reason in study.refused
-                ],
+                "refused": study.refused_record,
                 "seconds_least": expected and expected.least,
                 "seconds_most": expected and expected.most,
             }

@@ -12,7 +12,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from bfpp.schedules import Schedule
-from bfpp.schedules.layout.layout import Layout
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS
@@ -144,11 +143,6 @@ def _in_words(value: object) -> str:
         case frozenset():
             return ",".join(sorted(value))
     return str(value)
-
-
-def loops_around(layout: Layout) -> bool:
-    """True if stages loop around the ranks, the default placement of other frameworks."""
-    return layout.placement == tuple(range(layout.pp)) * layout.loops and not layout.copies
 
 
 def missing_without_pipeline(launch: Launch) -> Iterator[str]:

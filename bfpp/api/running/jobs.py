@@ -33,13 +33,25 @@ FAILED = 1
 """The exit code of a run that failed."""
 
 
-def about(job: Job) -> dict[str, str | int]:
-    """The machine, the date and the settings of a measurement."""
-    is_full = job.activations is Activations.RECOMPUTE
+def is_first() -> bool:
+    """True but for processes of torchrun's that are not the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def this_machine() -> dict[str, str | int]:
+    """The machine, and the date, of a measurement."""
     return {
         "machine": platform.node(),
         "system": platform.platform(),
         "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def about(job: Job) -> dict[str, str | int]:
+    """The machine, the date and the settings of a measurement."""
+    is_full = job.activations is Activations.RECOMPUTE
+    return {
+        **this_machine(),
         "backend": str(job.backend),
         "ranks": job.layout.pp,
         "replicas": job.dp,
@@ -163,8 +175,6 @@ def pass_factors(
 def factors_of(step: ReplicatedStep, effects: Sequence[Effect]) -> tuple[tuple[float, ...], ...]:
     """By replica and task, its time with these effects over that without."""
     even = np.broadcast_to(step.costs.seconds, step.shape)
-    seconds = even
-    for effect in effects:
-        seconds = seconds * effect.factor + effect.added
+    seconds = step.with_effects(even, effects)
     factors = np.divide(seconds, even, out=np.ones(step.shape), where=even > 0)
     return tuple(map(tuple, factors.tolist()))

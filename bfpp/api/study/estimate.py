@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bfpp.api.predictions import predict
@@ -30,11 +31,10 @@ def step_estimates(study: Study) -> list[tuple[StudyCell, float]] | None:
     ]
 
 
-def estimate(study: Study, journal: StudyJournal) -> Estimate | None:
-    """Seconds that are left of a study, with those repetitions that it has."""
-    steps = step_estimates(study)
-    if steps is None:
-        return None
+def estimate(
+    study: Study, journal: StudyJournal, steps: Sequence[tuple[StudyCell, float]]
+) -> Estimate:
+    """Seconds that are left of a study, by its step times and the repetitions that it has."""
     measuring = study.measuring
     bounds, sessions = [], set()
     for bound in (measuring.least, measuring.most):

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bfpp.api.study.study import Study, StudyCell
+from bfpp.api.study.study import Study, StudyCell, cell_key
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.error_lines import blaming
 
@@ -78,7 +78,7 @@ class StudyJournal:
                 raise InvalidInput(f"--out: {self.path} {reason}")
             self.about = head["about"]
             for row in map(json.loads, lines):
-                key = json.dumps([row["network"], row["values"]], sort_keys=True)
+                key = cell_key(row["network"], row["values"])
                 self._rows.setdefault(key, []).append({name: row[name] for name in NEEDED})
         except InvalidInput:
             raise

@@ -5,7 +5,6 @@ A group is the cells that differ in their schedule alone: its ranking says which
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any
 
 from bfpp.api.study.intervals import MeanInterval, interval, rank_agreement
 from bfpp.api.study.journal import Row, StudyJournal
-from bfpp.api.study.study import Study, StudyCell
+from bfpp.api.study.study import Study, StudyCell, cell_key
 
 SCHEDULE, NETWORK = "schedule", "network"
 
@@ -123,7 +122,7 @@ class StudyResult:
         groups: dict[str, RankedCells] = {}
         for each in self.results:
             others = {name: one for name, one in each.cell.values.items() if name != SCHEDULE}
-            key = json.dumps([each.cell.network, others], sort_keys=True)
+            key = cell_key(each.cell.network, others)
             groups.setdefault(key, RankedCells(each.cell.network, others, [])).results.append(each)
         return [group for group in groups.values() if len(group.results) > 1]
 
@@ -157,9 +156,7 @@ class StudyResult:
             **self.summary,
             "cells": [each.record for each in self.results],
             "groups": [each.record for each in self.groups],
-            "refused": [
-                {"values": dict(values), "reason": reason} for values, reason in self.study.refused
-            ],
+            "refused": self.study.refused_record,
         }
 
 

@@ -62,6 +62,11 @@ def session_of(network: str, experiment: Experiment) -> Session:
     return Session(network, experiment.pp, experiment.dp or 1, experiment.microbatch_size)
 
 
+def cell_key(network: str, values: Mapping[str, Any]) -> str:
+    """A name that no other cell of a study has."""
+    return json.dumps([network, dict(values)], sort_keys=True)
+
+
 @dataclass(frozen=True)
 class StudyCell:
     """An experiment on a network, with the values by which a study's file says it."""
@@ -73,7 +78,7 @@ class StudyCell:
     @property
     def key(self) -> str:
         """A name that no other cell of a study has."""
-        return json.dumps([self.network, dict(self.values)], sort_keys=True)
+        return cell_key(self.network, self.values)
 
     @property
     def session(self) -> Session:
@@ -109,6 +114,11 @@ class Study:
             for name, value in cell.values.items():
                 seen.setdefault(name, set()).add(repr(value))
         return tuple(name for name, values in seen.items() if len(values) > 1)
+
+    @property
+    def refused_record(self) -> list[dict[str, Any]]:
+        """Combinations of values that cannot be, as JSON."""
+        return [{"values": dict(values), "reason": reason} for values, reason in self.refused]
 
     @property
     def sessions(self) -> dict[Session, list[StudyCell]]:

@@ -12,14 +12,13 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bfpp.executor.checkpoint.boxes import Box, shared
-from bfpp.executor.checkpoint.pieces import DTYPES, matrix_of
+from bfpp.executor.checkpoint.pieces import DTYPES, WithShape, matrix_of
 from bfpp.executor.checkpoint.processes import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -57,27 +56,12 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(WithShape):
     """A tensor's dtype and shape, and where its values are, each once, as boxes of its rows."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     extents: tuple[Extent, ...]
-
-    @property
-    def rows(self) -> int:
-        """The number of its rows."""
-        return matrix_of(self.shape)[0]
-
-    @property
-    def columns(self) -> int:
-        """The values of a row."""
-        return matrix_of(self.shape)[1]
-
-    @property
-    def size(self) -> int:
-        """The number of its values."""
-        return prod(self.shape)
 
 
 @dataclass(frozen=True)

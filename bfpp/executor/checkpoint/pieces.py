@@ -116,6 +116,27 @@ def matrix_of(shape: Sequence[int]) -> tuple[int, int]:
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 
+class WithShape:
+    """A tensor of some shape, which is cut as a matrix."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return matrix_of(self.shape)[0]
+
+    @property
+    def columns(self) -> int:
+        """The values of a row."""
+        return matrix_of(self.shape)[1]
+
+
 @dataclass(frozen=True)
 class Holding:
     """Metadata of a process's part of a tensor, which it sends to the others."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -31,7 +32,14 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from bfpp.executor.checkpoint.boxes import Box, boxes_of, shared
-from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, matrix_of, part
+from bfpp.executor.checkpoint.pieces import (
+    Holdings,
+    TensorPieces,
+    WithShape,
+    holdings,
+    matrix_of,
+    part,
+)
 from bfpp.executor.checkpoint.processes import CheckpointError, one_line
 
 
@@ -45,26 +53,12 @@ def one_failure(path: Path) -> Iterator[None]:
         raise one_line(cause, path) from failed
 
 
-class Whole(NamedTuple):
+@dataclass(frozen=True)
+class Whole(WithShape):
     """A tensor, as the processes that hold some of it agree on it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-
-    @property
-    def size(self) -> int:
-        """The number of values."""
-        return prod(self.shape)
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return matrix_of(self.shape)[0]
-
-    @property
-    def columns(self) -> int:
-        """Values of a row."""
-        return matrix_of(self.shape)[1]
 
     def __str__(self) -> str:
         return f"{self.dtype} of shape {[*self.shape]}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bfpp.launchers.launch import Launch, loops_around, missing_without_pipeline
+from bfpp.launchers.launch import Launch, missing_without_pipeline
+from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Communication, Layout, Per, Sharding, registered_name
 from bfpp.schedules.settings.offloading import ALL, OFF
 from bfpp.schedules.settings.precision import Precision

@@ -6,8 +6,9 @@ from math import lcm
 from typing import Any
 
 from bfpp.launchers.arguments import BATCH, GPUS, Arguments
-from bfpp.launchers.launch import Launch, loops_around
+from bfpp.launchers.launch import Launch
 from bfpp.launchers.megatron.text import Flags
+from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Sharding, registered_name
 from bfpp.schedules.layout.cut import stages_of
 from bfpp.schedules.layout.framework_cuts import layout_text

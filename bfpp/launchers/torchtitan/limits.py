@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bfpp.launchers.launch import Launch, loops_around, missing_without_pipeline
+from bfpp.launchers.launch import Launch, missing_without_pipeline
+from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Communication, Layout, Sharding
 from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.schedules.settings.offloading import OFF

@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bfpp.launchers.launch import UNCLIPPED, FrameworkConfig, Launch, loops_around
+from bfpp.launchers.launch import UNCLIPPED, FrameworkConfig, Launch
+from bfpp.launchers.stages import loops_around
 from bfpp.launchers.torchtitan import limits
 from bfpp.launchers.torchtitan.flavors import flavor_of
 from bfpp.schedules import Sharding, registered_name

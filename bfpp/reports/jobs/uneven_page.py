@@ -14,7 +14,6 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.operations.operations import OPERATIONS
 from bfpp.sim.engines.engines import DEFAULT
 from bfpp.sim.remedies.uneven_case import UnevenCase
-from bfpp.sim.unevenness.replicated_step import Effect
 from bfpp.sim.unevenness.uneven_costs import uneven_costs
 from bfpp.sim.unevenness.uneven_steps import StepReplays, UnevenSteps
 from bfpp.terminal.outputs import Output
@@ -64,7 +63,7 @@ def _workers(case: UnevenCase) -> Section:
     for effects in case.effects:
         alike = [each.even(step, own) for each, own in zip(case.sources, effects, strict=True)]
         for sums, each in ((taken, effects), (even, alike)):
-            seconds = _seconds(base, each, step.shape)[:, passes]
+            seconds = step.with_effects(base, each)[:, passes]
             np.add.at(sums.T, step.graph.rank[passes], seconds.T)
     values = np.divide(taken, even, out=np.full_like(taken, np.nan), where=even > 0)
     ranks, replicas = (list(map(str, range(size))) for size in values.T.shape)
@@ -74,13 +73,6 @@ def _workers(case: UnevenCase) -> Section:
         "Seconds of a worker's passes, over those of its pipeline rank in an even step.",
         svg_heat_map(values.T, ranks, replicas, titles, least=1.0),
     )
-
-
-def _seconds(base: Seconds, effects: list[Effect], shape: tuple[int, int]) -> Seconds:
-    seconds: Seconds = np.broadcast_to(base, shape)
-    for effect in effects:
-        seconds = seconds * effect.factor + effect.added
-    return seconds
 
 
 def _steps_drawn(case: UnevenCase) -> Section:

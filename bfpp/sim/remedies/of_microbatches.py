@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -56,10 +57,7 @@ def _changed(
 
 def _work(step: ReplicatedStep, effects: Sequence[Effect], moving: Sequence[bool]) -> Seconds:
     """Seconds of passes by replica and micro-batch, with the effects of what moves alone."""
-    seconds = np.broadcast_to(step.costs.seconds_alone(), step.shape)
-    for effect, moves in zip(effects, moving, strict=True):
-        if moves:
-            seconds = seconds * effect.factor + effect.added
+    seconds = step.with_effects(step.costs.seconds_alone(), compress(effects, moving))
     passes = np.flatnonzero(step.graph.is_compute)
     microbatches = step.graph.layout.whole_microbatches
     taken = np.zeros((step.replicas, microbatches))

@@ -137,10 +137,21 @@ def _by_memory(memories: Callable[[Sequence[PhysicalCosts]], Sequence[Memories]]
     return closer
 
 
+def _by_time(layout: Layout, least: Callable[[Sequence[PhysicalCosts]], Seconds]) -> Closer:
+    """Bounds by the seconds that a step takes at least."""
+
+    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
+        samples = np.array([physical.batch(layout) for physical in physicals])
+        most = samples / ((1 - ROUNDING) * least(physicals))
+        return before._replace(throughput=np.minimum(before.throughput, most))
+
+    return closer
+
+
 def _in_order(steps: Steps, layout: Layout, *, fully_sharded: bool) -> Closer:
     """Bounds if communication between ranks took no time, and clocks were full."""
 
-    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
+    def ends(physicals: Sequence[PhysicalCosts]) -> Seconds:
         seconds = np.array(
             [
                 physical.waiting_factor(layout, fully_sharded=fully_sharded)
@@ -148,11 +159,9 @@ def _in_order(steps: Steps, layout: Layout, *, fully_sharded: bool) -> Closer:
                 for physical in physicals
             ]
         )
-        ends = (1 - ROUNDING) * time_orders(steps, layout.pp, seconds / layout.slices)
-        samples = np.array([physical.batch(layout) for physical in physicals])
-        return before._replace(throughput=np.minimum(before.throughput, samples / ends))
+        return time_orders(steps, layout.pp, seconds / layout.slices)
 
-    return closer
+    return _by_time(layout, ends)
 
 
 def _in_lanes(steps: Steps, layout: Layout, communication: Communication) -> Closer:
@@ -171,12 +180,7 @@ def _in_lanes(steps: Steps, layout: Layout, communication: Communication) -> Clo
         share = physical.implementation.collective_slowdown if communication.dp_overlap else 1.0
         return max(float(data.max()), float((passes + share * data).max()))
 
-    def closer(physicals: Sequence[PhysicalCosts], before: Bounds) -> Bounds:
-        seconds = (1 - ROUNDING) * np.array([*map(longest, physicals)])
-        samples = np.array([physical.batch(layout) for physical in physicals])
-        return before._replace(throughput=np.minimum(before.throughput, samples / seconds))
-
-    return closer
+    return _by_time(layout, lambda physicals: np.array([*map(longest, physicals)]))
 
 
 def _of_passes(units: UnitSeconds) -> Seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -58,6 +59,13 @@ class ReplicatedStep:
     def is_collective(self) -> Flags:
         """Collectives of data-parallel replicas."""
         return np.isin(self.graph.operation, collectives(self.graph.communication))
+
+    def with_effects(self, seconds: Seconds, effects: Iterable[Effect]) -> Seconds:
+        """Seconds of tasks by replica, with effects one after the other."""
+        changed: Seconds = np.broadcast_to(seconds, self.shape)
+        for effect in effects:
+            changed = changed * effect.factor + effect.added
+        return changed
 
     def by_kind(self, values: Seconds) -> Seconds:
         """The mean of a value over replicas and micro-batches, for each task: by its kind."""

@@ -31,9 +31,8 @@ class UnevenCosts(NamedTuple):
 def uneven_costs(step: ReplicatedStep, effects: Sequence[Effect]) -> UnevenCosts:
     """The costs of a step with these effects."""
     base, shape = step.costs, step.shape
-    seconds, moved = (np.broadcast_to(each, shape) for each in (base.seconds, base.bytes))
+    seconds, moved = step.with_effects(base.seconds, effects), np.broadcast_to(base.bytes, shape)
     for effect in effects:
-        seconds = seconds * effect.factor + effect.added
         moved = moved * effect.factor
     groups = step.degrees.dp_replicate
     both = [
