@@ -17,7 +17,7 @@ from rich.text import Text
 from bfpp.api.print_figures import converted
 from bfpp.options import shared
 from bfpp.paper import ITEMS
-from bfpp.paper.index import write_index
+from bfpp.paper.index import FROM_GRAPHS, FROM_STUDY, write_index
 from bfpp.paper.item import Folder, ItemOutput, PaperTable
 from bfpp.reports.pictures import add_width_argument
 from bfpp.schedules import InvalidInput
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             name: _also(items[name](aside), options.also)
             for name in track(items, "Making", console=console, disable=not sys.stderr.isatty())
         }
-        index = write_index(made, aside)
+        index = write_index(made, aside, FROM_STUDY if options.measured else FROM_GRAPHS)
         _report(made, options)
         for path in [*(path for item in made.values() for path in item.files), index]:
             with outputs[path.name].written() as place:

@@ -26,7 +26,12 @@ th { color: var(--quiet); font-weight: 500; }
 """
 
 
-def write_index(made: Mapping[str, ItemOutput], folder: Folder) -> Path:
+FROM_GRAPHS = "made by bfpp from task graphs, simulation and search, next to what the paper prints"
+FROM_STUDY = "measured by bfpp study, beside its predictions and what the paper says"
+"""Origins of what a page shows."""
+
+
+def write_index(made: Mapping[str, ItemOutput], folder: Folder, origin: str) -> Path:
     """Write `index.html` next to the files that it shows."""
     sections = "".join(_section(name, item) for name, item in made.items())
     path = folder / "index.html"
@@ -37,8 +42,8 @@ def write_index(made: Mapping[str, ItemOutput], folder: Folder) -> Path:
         "<title>Breadth-First Pipeline Parallelism, redrawn</title>"
         f"<style>{look()}{STYLE}</style></head><body>\n"
         "<h1>Breadth-First Pipeline Parallelism, redrawn</h1>\n"
-        '<p class="lead">The figures and tables of the paper (Lamy-Poirier, MLSys 2023), made by '
-        "bfpp from task graphs, simulation and search, next to what the paper prints.</p>\n"
+        '<p class="lead">The figures and tables of the paper (Lamy-Poirier, MLSys 2023), '
+        f"{origin}.</p>\n"
         f"{sections}</body></html>\n",
         encoding="utf-8",
     )

@@ -129,7 +129,7 @@ def _group(group: Membership, cluster: Cluster | None) -> dict[str, Any]:
 
 
 def _spinning(plan: Plan, place: tuple[int, int], cluster: Cluster, name: str) -> dict[str, Any]:
-    """The largest kernels of communication on each lane, beside the GPU's multiprocessors."""
+    """The largest communication kernel of each lane in CTAs, and the number of SMs of the GPU."""
     from bfpp.executor.plan.process_groups import require_co_resident, spinning
 
     kernels = spinning(plan, *place)

@@ -38,9 +38,10 @@ MOST = 64
 
 @contextmanager
 def namespaces(count: int, bits: float | None, folder: Path) -> Iterator[Hosts]:
-    """Make hosts on a network of so many bits/s, if any; they are gone in the end, however it ends.
+    """Make network namespaces on links of this rate; remove them on exit, also after an error.
 
-    The names follow from the study's folder: what a study that was killed has left is removed.
+    Their names follow from the study's folder, so that those of a killed study are removed first.
+    Without a rate, links are not shaped.
     Raises `InvalidInput` where this cannot be.
     """
     from bfpp.executor.processes import Hosts

@@ -120,7 +120,7 @@ LOADER = "loader"
 
 
 def loader_state(model: Model, step: int) -> dict[str, str]:
-    """The state of a model's loader after so many steps, if it has one, among the settings."""
+    """Settings with the state of the data loader at a step, if the model has a stateful one."""
     batches = model.batch
     return {LOADER: batches.states[step]} if isinstance(batches, StatefulBatches) else {}
 

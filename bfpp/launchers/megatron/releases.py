@@ -83,7 +83,7 @@ REFUSED = (
 
 
 def of_release(flags: Flags, release: Number) -> tuple[dict[str, Any], list[str]]:
-    """The flags as a release takes them, and a sentence for each that it cannot be told."""
+    """The flags that a release takes, and a sentence for each that it does not support."""
     written = dict(flags)
     missing = [*_refused(written, release), *_absent(written, release)]
     return written, missing

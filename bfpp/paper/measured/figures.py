@@ -1,4 +1,4 @@
-"""Figures 5 to 7 of the paper from a study: measured throughputs beside the predicted ones."""
+"""Figures 5 to 7 of the paper from a study: measured and predicted throughput."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class HostPorts:
         )
 
     def collective(self, rank: Integers, fixed: float, seconds: Seconds) -> Load:
-        """Collectives of the replicas of ranks, whose bytes take so many seconds if alone."""
+        """Collectives among a rank's replicas; `seconds` are their bytes' without contention."""
         hosts, host, spread = len(self.out), self.host[rank], self._is_spread[rank]
         alone = np.minimum(self.out, self.into)[host]
         ports = np.stack([host, hosts + host, np.full_like(host, NONE)], axis=1)
