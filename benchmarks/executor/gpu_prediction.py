@@ -1,7 +1,8 @@
 """Our runtime on one GPU, and the prediction of the same step: seconds, MFU and peak memory.
 
-Predicted twice: with the preset of that GPU, and with constants that are measured first.
-All layers are on the one GPU, in one stage or in several.
+Predicted three times: with the preset of that GPU, with constants that are measured first, and from
+measured layers: the passes of one layer of each kind, and updates, as `bfpp calibrate` writes them
+(nothing is offloaded there). All layers are on the one GPU, in one stage or in several.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import torch
 
 from benchmarks.helpers.measure import Results
 from bfpp.executor.measure.host_dispatch import local_trainer
+from bfpp.executor.measure.passes import CalibrationWork, Effort
+from bfpp.executor.measure.passes import calibrate as measure_layers
+from bfpp.executor.processes import launch
 from bfpp.executor.settings import Activations, BackendName, DType
 from bfpp.executor.train.job import Job
 from bfpp.launchers.own.model import transformer_source
@@ -24,6 +28,7 @@ from bfpp.options.running.measuring import of_device
 from bfpp.schedules.settings.offloading import ALL, OFF
 from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.cluster.cluster import Cluster
+from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.prediction import predict
@@ -156,6 +161,14 @@ def calibrated() -> Cluster:
     return calibrate(found.cluster, found.rows).cluster
 
 
+def from_layers(job: Job) -> float:
+    """Predicted seconds of a step, from the measured passes of a layer of each kind."""
+    measured = launch(measure_layers, CalibrationWork(job, Effort()), 1)
+    assert measured is not None
+    profile = read_profile("profile", {"about": {}, **measured})
+    return simulate(job.plan().graph, profile).step_time
+
+
 def apart(action: Callable[..., Found], *arguments: object) -> Found:
     """Run an action in a process of its own, which has all of the GPU's memory.
 
@@ -165,8 +178,10 @@ def apart(action: Callable[..., Found], *arguments: object) -> Found:
         return pool.apply(action, arguments)
 
 
-def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
-    """A measured step, and the seconds and memory that each cluster predicts, with errors."""
+def row_of(
+    case: Case, clusters: Mapping[str, Cluster | str], layers: float | None
+) -> dict[str, Any]:
+    """A measured step, what each cluster predicts, and the seconds by measured `layers`."""
     found = measured(case.job)
     row: dict[str, Any] = {
         "model": case.model,
@@ -186,6 +201,9 @@ def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
         row["allocated (GiB)"] = f"{found['allocated']:.2f}"
         row["predicted (GiB)"] = f"{known['memory_gb']:.2f}"
         row["memory, error (%)"] = _error(known["memory_gb"], found["allocated"])
+    if layers is not None:
+        row["layers (ms)"] = f"{1e3 * layers:.1f}"
+        row["layers, error (%)"] = _error(layers, found["seconds"])
     return row
 
 
@@ -200,15 +218,16 @@ def run() -> Results:
     remarks: list[str] = []
     for case in CASES:
         try:
-            rows.append(apart(row_of, case, clusters))
+            layers = None if case.offload else from_layers(case.job)
+            rows.append(apart(row_of, case, clusters, layers))
         except torch.OutOfMemoryError as error:
             remarks.append(f"{case} runs out of memory: {str(error).partition('.')[0]}.")
             continue
         print(*rows[-1].values(), flush=True)
     errors = {
-        each: fmean(abs(float(row[f"{each}, error (%)"])) for row in rows) for each in clusters
+        each: fmean(abs(float(row[key])) for row in rows if (key := f"{each}, error (%)") in row)
+        for each in (*clusters, "layers", "memory")
     }
-    memory = fmean(abs(float(row["memory, error (%)"])) for row in rows)
     return Results(
         "Steps on one GPU, predicted and measured",
         "steps within 10 % with measured constants, memory within 5 %",
@@ -216,7 +235,8 @@ def run() -> Results:
         [
             f"Mean error of the step time: {errors['preset']:.1f} % with the preset {own.name}.",
             f"With constants that were measured first: {errors['calibrated']:.1f} %.",
-            f"Of the peak of allocated memory: {memory:.1f} %.",
+            f"From measured layers, where nothing is offloaded: {errors['layers']:.1f} %.",
+            f"Of the peak of allocated memory: {errors['memory']:.1f} %.",
             *remarks,
         ],
     )

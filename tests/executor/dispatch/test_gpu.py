@@ -19,17 +19,21 @@ from benchmarks.helpers.programs import run
 from bfpp.executor.devices.lanes import URGENT, USUAL, Action, StreamLane, Streams
 from bfpp.executor.dispatch.cuda_graphs import WARM_UP
 from bfpp.executor.dispatch.dispatch import Step
+from bfpp.executor.measure.passes import CalibrationWork, Effort, calibrate
 from bfpp.executor.model.sources import TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes
 from bfpp.executor.plan.plan import Plan
+from bfpp.executor.processes import launch
 from bfpp.executor.settings import (
     Activations,
+    BackendName,
     DType,
     HeldOutEvaluation,
     LearningRates,
     LossScaling,
     Optimization,
 )
+from bfpp.executor.train.job import Job
 from bfpp.executor.train.measured_timeline import END, START
 from bfpp.executor.train.reference import train_plainly
 from bfpp.schedules import (
@@ -314,3 +318,15 @@ def test_a_process_for_each_gpu(sharding: Sharding) -> None:
     how = ("--sharding", sharding, "--precision", "float64", "--clip", 0.1, "--check-messages")
     ended = run("breadth-first", *size, *how, "--backend", "cuda", "--verify", "--json")
     assert ended.record["exact"] is True
+
+
+def test_layers_measured_in_half_precision() -> None:
+    source = TransformerSource(TINY, None)
+    job = Job(
+        find_schedule("breadth-first"), Layout(1, 1), Communication(), source, 1,
+        backend=BackendName.LOCAL, device="cuda", precision=DType.BFLOAT16,
+    )  # fmt: skip
+    measured = launch(calibrate, CalibrationWork(job, Effort(2, (1_024,), (16, 1_024))), 1)
+    assert measured is not None
+    assert [layer["count"] for layer in measured["layers"]] == [1, TINY.layers, 1]
+    assert all(layer["forward"] > 0 for layer in measured["layers"])

@@ -58,7 +58,9 @@ def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model
         return values, values[:, :1]
 
     def loss(output: Tensor, targets: Tensor) -> Tensor:
-        return functional.mse_loss(output[:, :1], targets)
+        return functional.mse_loss(
+            output[:, :1].float(), targets
+        )  # on a GPU, of one precision only
 
     return Model([make] * layers, loss, batch)
 

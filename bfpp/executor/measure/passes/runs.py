@@ -36,8 +36,8 @@ class Effort:
 
 QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
 
-ON_GPU = 16
-"""Factor of the sizes of a GPU's transfers, gathers and reductions."""
+BYTES_ON_GPU, PARAMETERS_ON_GPU = 16, 64
+"""Factors of the sizes on a GPU; its updates of fewer parameters take as long as their launch."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Bench:
     @property
     def bytes(self) -> list[int]:
         """The sizes of transfers that are tried."""
-        return self._scaled(self.effort.bytes)
+        return self._scaled(self.effort.bytes, BYTES_ON_GPU)
 
     @property
     def parameters(self) -> list[int]:
         """The sizes of gathers, reductions and updates that are tried."""
-        return self._scaled(self.effort.parameters)
+        return self._scaled(self.effort.parameters, PARAMETERS_ON_GPU)
 
-    def _scaled(self, sizes: Sequence[int]) -> list[int]:
-        return [size * (ON_GPU if self.job.uses_gpu else 1) for size in sizes]
+    def _scaled(self, sizes: Sequence[int], on_gpu: int) -> list[int]:
+        return [size * (on_gpu if self.job.uses_gpu else 1) for size in sizes]
 
     def run(self, plan: Plan) -> list[Seconds]:
         """The times of tasks in each step of a small run; for process 0 alone."""
