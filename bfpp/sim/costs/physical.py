@@ -20,7 +20,7 @@ from bfpp.sim.costs.power import TOLERANCE, WithinPower, least_seconds, within_p
 from bfpp.sim.costs.step_costs import host_seconds, step_costs, step_prices
 from bfpp.sim.costs.units.seconds import UnitSeconds, unit_seconds
 from bfpp.sim.engines.caching import of_any_size, once_for_stages
-from bfpp.sim.engines.compiled_engine import StepTime, Times, last_end, times
+from bfpp.sim.engines.compiled_engine import StepTime, Times, times
 from bfpp.sim.engines.cost_model import Costs
 
 ROUNDING = 1e-9
@@ -62,7 +62,7 @@ class PhysicalCosts(ModelOnCluster):
 
     def step_time(self, graph: TaskGraph) -> float:
         """End of the last task, in seconds."""
-        return last_end(self.times(graph))
+        return self.timed(graph).seconds
 
     def timed(
         self, graph: TaskGraph, layout: Layout | None = None, extension: core.Extension = core.WHOLE

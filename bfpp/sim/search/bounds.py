@@ -29,7 +29,7 @@ from bfpp.sim.engines.caching import latest, once_for_stages
 from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation
-from bfpp.sim.search.space import Numbered, Space
+from bfpp.sim.search.space import Numbered, Space, ranks_of
 
 
 class Bounds(NamedTuple):
@@ -60,7 +60,13 @@ def bounds_of(known: Evaluation, space: Space) -> Bounds:
     of_communication = kinds.numbers(
         (each.sharding, each.offload > 0) for each in tables.communications
     )
-    columns = space.setting, of_pipeline[space.pipeline], of_communication[space.communication]
+    # Settings whose passes take as long stand together: these are priced once.
+    of_setting = ranks_of([setting.of_passes for setting in tables.settings])
+    columns = (
+        of_setting[space.setting],
+        of_pipeline[space.pipeline],
+        of_communication[space.communication],
+    )
     asked, place, again = np.unique(
         np.stack(columns), axis=1, return_index=True, return_inverse=True
     )

@@ -105,6 +105,13 @@ class CostSetting(NamedTuple):
         degrees, size, precision, recompute, cut, overlap = self
         return degrees, size, str(precision), str(recompute), str(overlap), cut or ()
 
+    @property
+    def of_passes(self) -> tuple[Any, ...]:
+        """Key of the seconds of passes, which are the same whatever the number of replicas."""
+        degrees, size, precision, recompute, _, overlap = self
+        groups = degrees.tp, degrees.cp, degrees.ep
+        return *groups, size, str(precision), str(overlap), str(recompute)
+
 
 def _of_communication(communication: Communication) -> tuple[Any, ...]:
     """Key by which communications are sorted."""
@@ -192,12 +199,18 @@ class SpaceTables:
         )
         tables, ranks = [], []
         for table, of_rows in zip(self, keys, strict=True):
-            order = sorted(range(len(table)), key=of_rows.__getitem__)
-            rank = np.empty(len(table), dtype=np.int32)
-            rank[order] = np.arange(len(table), dtype=np.int32)
-            tables.append([table[row] for row in order])
+            rank = ranks_of(of_rows)
+            tables.append([table[row] for row in np.argsort(rank).tolist()])
             ranks.append(rank)
         return SpaceTables(*tables), ranks
+
+
+def ranks_of(keys: Sequence[tuple[Any, ...]]) -> Integers:
+    """The place of each row when rows are sorted by keys."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    rank = np.empty(len(keys), dtype=np.int32)
+    rank[order] = np.arange(len(keys), dtype=np.int32)
+    return rank
 
 
 class Graph(NamedTuple):

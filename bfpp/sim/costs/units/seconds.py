@@ -199,8 +199,8 @@ def pass_seconds(shape: ComputeSettings, part: Checkpointed) -> PassSeconds:
 
 
 def _passes_seconds(shape: ComputeSettings, every: Iterable[Checkpointed]) -> list[PassSeconds]:
-    """Seconds of several parts, whose passes have work in common: each is timed once."""
-    timed: Timed = cache(partial(device_seconds, shape))
+    """Seconds of several parts, whose passes have work in common."""
+    timed = _timed(shape.setting.without_recomputation)
     return [
         PassSeconds(
             *(
@@ -215,6 +215,12 @@ def _passes_seconds(shape: ComputeSettings, every: Iterable[Checkpointed]) -> li
 Works = Sequence[Work]
 Timed = Callable[..., float]
 """Seconds of work on a device, forward or `backward`."""
+
+
+@once
+def _timed(setting: Setting) -> Timed:
+    """The seconds of work in a setting, whatever of it is recomputed; each is timed once."""
+    return cache(partial(device_seconds, setting))
 
 
 def _passes(part: Checkpointed) -> tuple[list[tuple[Works, bool]], ...]:

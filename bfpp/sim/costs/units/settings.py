@@ -7,11 +7,11 @@ that `setting_of` gives for all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from bfpp.schedules import Layout
-from bfpp.schedules.settings.recomputation import Recomputation
+from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.software_profiles import Implementation
 from bfpp.sim.engines.caching import OneSample
@@ -81,6 +81,11 @@ class Setting:
     def setting(self) -> Setting:
         """The setting itself."""
         return self
+
+    @cached_property
+    def without_recomputation(self) -> Setting:
+        """The setting in which work takes as long, and none is done again."""
+        return setting_of(self.cluster, self.execution, NO_RECOMPUTATION, self.implementation)
 
 
 setting_of = lru_cache(SETTINGS)(Setting)
