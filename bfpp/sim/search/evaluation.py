@@ -50,6 +50,9 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> Outcomes:
     return evaluation_of(problem).outcomes(Space.of(chosen))
 
 
+COST_MODELS = 16_384
+"""Cost models that are kept, each with its cached results: some 200 MB of the largest models."""
+
 OF_PIPELINE = 3
 """Orders of one pipeline that are kept: with all of its micro-batches, and with fewer of them."""
 
@@ -81,7 +84,7 @@ class Evaluation:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._physical: dict[CostSetting, PhysicalCosts] = {}
+        self.physical = lru_cache(COST_MODELS)(self._physical)
         computed, *_ = problem.computed(alone := Degrees())
         self._dispatches = self.physical(CostSetting(alone, 1, **computed)).dispatch_seconds > 0
         # Of neighbours alone: their order puts those with the same one next to each other.
@@ -90,13 +93,8 @@ class Evaluation:
         self._peaks = latest(_peaks, OF_PIPELINE)
         self._fewer = latest(self._shortened)
 
-    def physical(self, setting: CostSetting) -> PhysicalCosts:
+    def _physical(self, setting: CostSetting) -> PhysicalCosts:
         """The cost model of a setting; the number of pipeline ranks is the graph's."""
-        if setting not in self._physical:
-            self._physical[setting] = self._priced(setting)
-        return self._physical[setting]
-
-    def _priced(self, setting: CostSetting) -> PhysicalCosts:
         if (size := setting.microbatch_size) == 1:
             return self.problem.physical_of(setting)
         return self.physical(setting._replace(microbatch_size=1)).of_size(size)
@@ -204,10 +202,9 @@ class Evaluation:
                 self.graph_of(step) if communication.offload else self.steps(schedule, layout)
             )
             found = peaks_passing(ordered, missing, layout, communication)
-            peaks.update(
-                {(id(each), offloads): own for each, own in zip(missing, found, strict=True)}
-            )
-        return (peaks[id(each), offloads] for each in physicals)
+            for each, own in zip(missing, found, strict=True):
+                peaks[id(each), offloads] = each, own  # kept, so that its id is no other's
+        return (peaks[id(each), offloads][1] for each in physicals)
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
@@ -252,7 +249,9 @@ def _naming(schedule: Schedule) -> Iterator[None]:
         raise InvalidConfiguration("schedule", reason) from None
 
 
-def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:
+def _peaks(
+    schedule: Schedule, layout: Layout
+) -> dict[tuple[int, object], tuple[PhysicalCosts, Passing]]:
     """Activations alive at the peaks of an order, by the other values that decide them: a cache."""
     del schedule, layout
     return {}

@@ -18,7 +18,7 @@ from bfpp.sim.engines.caching import OneSample
 from bfpp.sim.models.unit_layers import Layers
 from bfpp.sim.operators.operators import Execution
 
-SETTINGS = 256
+SETTINGS = 1024
 """Number of cached settings, each with the results that are cached in it."""
 
 
