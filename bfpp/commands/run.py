@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> int:
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens, peak_seconds) as listener:
-            limits = limits_of(options)
+            limits = limits_of(options, peak_seconds)
             outcome = launch(train, job, job.processes, limits, listener, options.interface)
     except RunFailed as error:
         return fail("run", error)
