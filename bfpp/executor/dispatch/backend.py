@@ -33,6 +33,10 @@ class Backend(Protocol):
     def workers(self) -> Sequence[Worker]:
         """The workers of this process."""
 
+    @property
+    def posts_batches(self) -> bool:
+        """True if transfers that are posted together go by `exchange`, not one by one."""
+
     def close(self) -> None:
         """Leave the others, once nothing is under way; all processes do."""
 
@@ -41,6 +45,9 @@ class Backend(Protocol):
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """Send and receive between two pipeline ranks."""
+
+    def exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
+        """A worker's sends and receives of a batch, in their order, together."""
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
         """All shares of a unit's weights, into a buffer of each replica."""

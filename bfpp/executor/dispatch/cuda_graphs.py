@@ -144,10 +144,10 @@ class GraphDispatcher(Dispatcher):
             lane.wait(over)
         for worker in self.backend.workers:
             worker.losses = dict(self.fixed[worker].losses)
-        for task, ends, _ in self.program:
+        for ends, _ in self.program:
             step.ends.append(over)
             step.times.extend(
-                TaskMarks(task.number, end.worker, posted, begun, over) for end in ends
+                TaskMarks(end.task.number, end.worker, posted, begun, over) for end in ends
             )
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _is_update(joint: JointTask) -> bool:
-    return joint.task.operation is Operation.OPTIMIZER
+    return joint.ends[0].task.operation is Operation.OPTIMIZER
 
 
 def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> None:

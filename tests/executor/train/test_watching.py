@@ -114,12 +114,12 @@ class Running:
     def queue(self, number: int) -> Iterator[None]:
         """A step, task by task."""
         self.trainer.under_way.append(step := Step(number))
-        for task, ends, _ in self.trainer.dispatcher.program:
+        for ends, _ in self.trainer.dispatcher.program:
             ready, end = [Flag() for _ in ends], Flag()
             self.flags += [*ready, end]
             for own, each in zip(ready, ends, strict=True):
-                step.times.append(TaskMarks(task.number, each.worker, 0.0, own, end))
-                lane = self.left.setdefault(lane_name(each.worker, task), deque())
+                step.times.append(TaskMarks(each.task.number, each.worker, 0.0, own, end))
+                lane = self.left.setdefault(lane_name(each.worker, each.task), deque())
                 # It can end when all are ready, and first gets ready itself.
                 lane.append(([own, *ready], end))
             yield
@@ -140,7 +140,7 @@ class Running:
     def finish(self) -> None:
         """The host sees that the first step is over; its marks are made anew."""
         steps, program = self.trainer.under_way, self.trainer.dispatcher.program
-        parts = sum(len(ends) for _, ends, _ in program)
+        parts = sum(len(ends) for ends, _ in program)
         while steps and sum(cast("Flag", part.end).is_passed for part in steps[0].times) == parts:
             for part in steps.popleft().times:
                 cast("Flag", part.ready).is_passed = cast("Flag", part.end).is_passed = False
