@@ -138,3 +138,45 @@ def comes_to_an_end(
             if not queues[lane]:
                 del queues[lane]
     return True
+
+
+def ends_one_by_one(parts: Sequence[Part], processes: int, chance: Random, chained: bool) -> bool:
+    """True if all parts end where each process does one at a time, in an order that is drawn.
+
+    As if nothing ran side by side: an order of what waits for nothing, of lanes and, if it is
+    `chained`, of all that others take part in as it is dispatched.
+    """
+    left = [_drawn([each for each in parts if each.process == process], chance, chained)
+            for process in range(processes)]  # fmt: skip
+    while any(left):
+        heads = {(own[0].process, task) for own in left if own for task in own[0].tasks}
+        over = [own for own in left if own and own[0].with_others <= heads]
+        if not over:
+            return False
+        for own in over:
+            own.pop(0)
+    return True
+
+
+def _drawn(parts: Sequence[Part], chance: Random, chained: bool) -> list[Part]:
+    """An order in which one process may do its parts, what spins for others rather first."""
+    left, done = [*parts], set[tuple[int, int]]()
+    order: list[Part] = []
+    while left:
+        lanes, ready, is_met = set[int](), [], False
+        for part in left:
+            is_shared = len(part.with_others) > 1
+            if (
+                part.lane not in lanes
+                and part.waits <= done
+                and not (chained and is_shared and is_met)
+            ):
+                ready.append(part)
+            lanes.add(part.lane)
+            is_met |= is_shared
+        shared = [each for each in ready if len(each.with_others) > 1]
+        part = chance.choice(shared if shared and chance.random() < 0.9 else ready)
+        left.remove(part)
+        order.append(part)
+        done.update((part.process, task) for task in part.tasks)
+    return order

@@ -43,6 +43,9 @@ class Backend(Protocol):
     def parties(self, task: Task) -> list[list[Worker]]:
         """The workers of this process that run a task, by group."""
 
+    def meets_others(self, task: Task) -> bool:
+        """True if other processes take part in what this process has of a task."""
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """Send and receive between two pipeline ranks."""
 

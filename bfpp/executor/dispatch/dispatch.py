@@ -191,7 +191,8 @@ class Dispatcher:
 
     If it `times` tasks, the marks around each are timed. If not, only those that
     give the length of a step are: where the first task of a lane may begin, and
-    where a lane ends. An evaluation uses the `lanes` of training.
+    where a lane ends. An evaluation uses the `lanes` of training. `one_by_one`, what other
+    processes take part in also waits for the last such task, in the order of their numbers.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class Dispatcher:
         observe: Observe = ignore,
         times: bool = True,
         lanes: Mapping[WorkerLane, LaneQueue] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
         self.graph = graph = plan.graph
@@ -217,9 +219,12 @@ class Dispatcher:
         place = {id(lane): number for number, lane in enumerate(self.lanes.values())}
         clocks = Clocks(len(place))
         last: dict[tuple[int, int], int] = {}
+        met: tuple[int, ...] = ()
         for parts, action in self._joint():
             own = [self._lane(*part) for part in parts]
             waits = [self._waits(*part, last) for part in parts]
+            if one_by_one and backend.meets_others(parts[0][0]):
+                waits, met = [(*each, *met) for each in waits], (len(self.program),)
             waits = clocks.add([place[id(lane)] for lane in own], waits)
             for task, worker in parts:
                 last[worker.pipeline, task.number] = len(self.program)

@@ -29,7 +29,7 @@ from bfpp.schedules import (
     find_schedule,
     registered_schedules,
 )
-from tests.helpers.multiprocessors import comes_to_an_end, parts_of
+from tests.helpers.multiprocessors import comes_to_an_end, ends_one_by_one, parts_of
 from tests.helpers.small_models import chain, tied_chain
 from tests.helpers.strategies import some_configuration
 from tests.helpers.training_runs import plan_of
@@ -133,4 +133,15 @@ def test_what_fits_by_the_bound_comes_to_an_end_and_too_small_a_gpu_may_not(p2p:
         chance = Random(number)
         assert comes_to_an_end(parts, processes, most + 1, chance), plan.graph
         stuck += not comes_to_an_end(parts, processes, most // 2, chance)
+    assert stuck > 0
+
+
+def test_as_one_chain_nothing_need_run_side_by_side_and_else_it_must() -> None:
+    """As in a CUDA graph, of whose branches nobody knows which run at the same time."""
+    stuck = 0
+    for number, plan in enumerate(plans()):
+        parts, processes = parts_of(plan), plan.graph.layout.pp * plan.pipelines
+        chance = Random(number)
+        assert ends_one_by_one(parts, processes, chance, chained=True), plan.graph
+        stuck += not ends_one_by_one(parts, processes, chance, chained=False)
     assert stuck > 0

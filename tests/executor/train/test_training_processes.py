@@ -173,18 +173,44 @@ GROUPS = {
 """By schedule and cut, how many groups each process makes: of replicas, a pipeline and channels."""
 
 
+CHAINED = [
+    "breadth-first full 2x2",
+    "zb-v full, ends tied",
+    "chimera partial, ends tied",
+    "full in groups of replicas",
+    "zb-h1 none, layers divided",
+]
+"""Cases that also run as in a CUDA graph: what processes do together is one chain."""
+
+Launched = tuple[list[Ran], Counts, list[Ran]]
+
+
 @pytest.fixture(scope="module")
-def launched() -> tuple[list[Ran], Counts]:
+def launched() -> Launched:
     """All that is run over gloo here: processes are started once."""
     counted = [job_of(name, Sharding.NONE, *cut) for name, cut in GROUPS]
-    found = launch(run_and_count, ([*ALL.values()], counted), PROCESSES)
+    chained = [JOBS[case] for case in CHAINED]
+    found = launch(run_and_count, ([*ALL.values()], counted, chained), PROCESSES)
     assert found is not None
     return found
 
 
 @pytest.fixture(scope="module")
-def ran(launched: tuple[list[Ran], Counts]) -> dict[str, Ran]:
+def ran(launched: Launched) -> dict[str, Ran]:
     return dict(zip(ALL, launched[0], strict=True))
+
+
+def test_what_processes_do_together_may_be_one_chain(launched: Launched) -> None:
+    for case, each in zip(CHAINED, launched[2], strict=True):
+        job, losses = JOBS[case], [report.loss for report in each.reports]
+        assert compare(job.plan(), losses, each.state).worst < EXACT
+        graph, columns = job.plan().graph, each.columns
+        for replica in range(job.dp):  # no transfer begins before the one before has all arrived
+            timeline = timeline_of(columns, graph, replica)
+            for rank in range(graph.layout.pp):
+                own = [each for each in graph.rank_tasks.of(rank) if graph.peer[each] == rank]
+                for task, following in pairwise(own):
+                    assert timeline.end[task] <= timeline.start[following]
 
 
 @pytest.mark.parametrize("case", JOBS)
@@ -197,7 +223,7 @@ def test_training_over_gloo_is_that_of_a_plain_loop(case: str, ran: dict[str, Ra
 @pytest.mark.slow
 def test_every_schedule_trains_so_in_every_sharding() -> None:
     chosen = [*jobs(product(OTHERS, Sharding, CUTS)).values()]
-    ran, _ = launch(run_and_count, (chosen, []), PROCESSES) or ([], [])
+    ran, _, _ = launch(run_and_count, (chosen, [], []), PROCESSES) or ([], [], [])
     for job, each in zip(chosen, ran, strict=True):
         losses = [report.loss for report in each.reports]
         assert compare(job.plan(), losses, each.state).worst < EXACT

@@ -92,6 +92,13 @@ class DistributedBackend:
         """The process's worker, where its rank takes part."""
         return [[self.worker]] if self.worker.rank in (task.rank, task.peer) else []
 
+    def meets_others(self, task: Task) -> bool:
+        """True if it uses a group in which there are others."""
+        communication = self.plan.graph.communication
+        use = use_of(task.operation, task.rank, task.peer, communication)
+        group = self.group_of.get(use) if use else None
+        return group is not None and dist.get_world_size(group) > 1
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A message to, or from, the same pipeline's worker at the other end."""
         (worker,) = workers

@@ -52,6 +52,11 @@ class LocalBackend:
             for group in self.plan.together(task.operation)
         ]
 
+    def meets_others(self, task: Task) -> bool:
+        """There are none."""
+        del task
+        return False
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A copy."""
         sender, receiver = workers
