@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> int:
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens, peak_seconds) as listener:
-            limits = limits_of(options)
+            limits = limits_of(options, peak_seconds)
             outcome = launch(train, job, job.processes, limits, listener, options.interface)
     except RunFailed as error:
         return fail("run", error)
@@ -309,6 +309,8 @@ def _record(
             {"step": step, "loss": _finite(loss)} for step, loss in outcome.evaluations
         ],
     }
+    if _is_bound(outcome):
+        record["numa_nodes"] = [*outcome.numa_nodes]
     if verification:
         record |= {
             "reference_losses": list(map(_finite, verification.reference_losses)),
@@ -319,6 +321,11 @@ def _record(
             "exact": verification.is_exact,
         }
     return record
+
+
+def _is_bound(outcome: TrainingResult) -> bool:
+    """True if a process stays on the CPUs of its GPU's NUMA node, of several."""
+    return any(each is not None for each in outcome.numa_nodes)
 
 
 def _finite(value: float) -> float | None:
@@ -355,6 +362,9 @@ def _print(
     rows.append(
         ("memory of a process before the first step", start_in_words(record["start_memory"]))
     )
+    if _is_bound(outcome):
+        nodes = ", ".join("-" if each is None else str(each) for each in outcome.numa_nodes)
+        rows.append(("NUMA node of each process", nodes))
     if verification:
         rows += [
             ("matches the single-process reference", "yes" if verification.is_exact else "NO"),

@@ -18,6 +18,7 @@ from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.devices.lanes import Threads
 from bfpp.executor.dispatch.backends import distributed
 from bfpp.executor.dispatch.backends.distributed import DistributedBackend
+from bfpp.executor.dispatch.dispatch import Dispatcher
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.model import Model
 from bfpp.executor.processes import ProcessContext
@@ -59,19 +60,25 @@ class Ran:
     columns: Seconds
 
 
-def run_all(context: ProcessContext, jobs: Sequence[Job]) -> list[Ran]:
-    """Each job in turn; `context.processes` is the most that one of them needs."""
+def run_all(
+    context: ProcessContext, jobs: Sequence[Job], use: str = "run", one_by_one: bool = False
+) -> list[Ran]:
+    """Each job in turn; `context.processes` is the most that one of them needs.
+
+    `one_by_one`, what processes do together is one chain, as in a CUDA graph.
+    """
     torch.set_num_threads(1)
-    found = [_run(context, job) for job in _own(context, jobs, "run")]
+    found = [_run(context, job, one_by_one) for job in _own(context, jobs, use)]
     return [each for each in found if each is not None]
 
 
 def run_and_count(
-    context: ProcessContext, given: tuple[Sequence[Job], Sequence[Job]]
-) -> tuple[list[Ran], Counts]:
-    """Some jobs in turn, and of others the groups that processes make."""
-    jobs, counted = given
-    return run_all(context, jobs), _count_groups(context, counted)
+    context: ProcessContext, given: tuple[Sequence[Job], Sequence[Job], Sequence[Job]]
+) -> tuple[list[Ran], Counts, list[Ran]]:
+    """Some jobs in turn, of others the groups that processes make, and others as one chain."""
+    jobs, counted, chained = given
+    ran, counts = run_all(context, jobs), _count_groups(context, counted)
+    return ran, counts, run_all(context, chained, "chained", one_by_one=True)
 
 
 def _own(context: ProcessContext, jobs: Sequence[Job], use: str) -> Iterator[Job]:
@@ -109,10 +116,13 @@ def _count_groups(context: ProcessContext, jobs: Sequence[Job]) -> Counts:
     return found
 
 
-def _run(context: ProcessContext, job: Job) -> Ran | None:
+def _run(context: ProcessContext, job: Job, one_by_one: bool) -> Ran | None:
     plan = job.plan()
     backend = make_backend(plan, job, context)
     trainer = Trainer(plan, backend)
+    if one_by_one:
+        lanes = trainer.dispatcher.lanes
+        trainer.dispatcher = Dispatcher(plan, backend, lanes=lanes, one_by_one=True)
     reports = list(trainer.run(range(job.steps)))
     columns = trainer.columns_of_median()
     trainer.close()

@@ -33,14 +33,24 @@ class Backend(Protocol):
     def workers(self) -> Sequence[Worker]:
         """The workers of this process."""
 
+    @property
+    def posts_batches(self) -> bool:
+        """True if transfers that are posted together go by `exchange`, not one by one."""
+
     def close(self) -> None:
         """Leave the others, once nothing is under way; all processes do."""
 
     def parties(self, task: Task) -> list[list[Worker]]:
         """The workers of this process that run a task, by group."""
 
+    def meets_others(self, task: Task) -> bool:
+        """True if other processes take part in what this process has of a task."""
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """Send and receive between two pipeline ranks."""
+
+    def exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
+        """A worker's sends and receives of a batch, in their order, together."""
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
         """All shares of a unit's weights, into a buffer of each replica."""

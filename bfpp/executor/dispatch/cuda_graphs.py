@@ -22,6 +22,16 @@ Invariants:
 - Runs whose steps are not the same are refused before training (`require_capturable`): sequences of
   varying length, layers that draw random numbers, announced messages, and offloading.
 
+- CUDA does not promise that branches of a graph run side by side. So what other processes take part
+  in is one chain, in the order of the tasks' numbers, which is one order of all processes: of all
+  that is left, all who take part in the first have nothing before it. Whatever order CUDA runs
+  branches in, they come to an end.
+
+Not done: layers that draw random numbers. A captured pass takes its seed from a generator that is
+registered with the graph, and each pass has a seed of its own, of the step, the micro-batch and the
+layer: a generator each, for which a replay launches two kernels. That is as much as the
+passes of small models, which graphs are for; and only a GPU could show that numbers are right.
+
 Rejected: a graph for each pass, as `torch.cuda.make_graphed_callables` makes. Each pass would still
 be a launch, and waits between lanes several calls, which is what small models are bound by.
 """
@@ -75,7 +85,7 @@ class GraphDispatcher(Dispatcher):
     """Dispatches some steps; then replays all tasks of a step except updates."""
 
     def __init__(self, plan: Plan, backend: Backend, observe: Observe = ignore) -> None:
-        super().__init__(plan, backend, observe, times=False)
+        super().__init__(plan, backend, observe, times=False, one_by_one=True)
         assert isinstance(backend.device, Streams)  # noqa: S101
         self.main = StreamLane(backend.device)
         self.warm_up = WARM_UP
@@ -144,10 +154,10 @@ class GraphDispatcher(Dispatcher):
             lane.wait(over)
         for worker in self.backend.workers:
             worker.losses = dict(self.fixed[worker].losses)
-        for task, ends, _ in self.program:
+        for ends, _ in self.program:
             step.ends.append(over)
             step.times.extend(
-                TaskMarks(task.number, end.worker, posted, begun, over) for end in ends
+                TaskMarks(end.task.number, end.worker, posted, begun, over) for end in ends
             )
 
     def close(self) -> None:
@@ -175,7 +185,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _is_update(joint: JointTask) -> bool:
-    return joint.task.operation is Operation.OPTIMIZER
+    return joint.ends[0].task.operation is Operation.OPTIMIZER
 
 
 def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> None:
@@ -185,7 +195,12 @@ def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> Non
         "cannot read what is announced: not with --check-messages": checks_messages,
         "have sequences of one length, and those of the model vary": plan.model.varies,
         "take no memory of the host's: not with --offload": plan.graph.communication.offload > 0,
-        "cannot draw random numbers anew, as layers of the model do": bool(plan.traced.random),
+        "have one order for what processes do together: not with --p2p batched, coalesced": (
+            plan.graph.communication.in_groups
+        ),
+        "draw no random numbers, as layers of the model do, with seeds of each pass and step": (
+            bool(plan.traced.random)
+        ),
     }
     for reason, is_refused in reasons.items():
         if is_refused:

@@ -5,7 +5,9 @@ tasks do: the table `KERNELS` does. Tasks are dispatched in the order of their n
 topological. For each, the lanes of its workers wait for the tasks that it depends on, the kernel
 runs on one of them, and a mark is left at its end. Where several workers of a process act as one
 (two ends of a transfer, all replicas of a gather), the last one's lane runs the kernel once all are
-ready, and the others wait for its mark.
+ready, and the others wait for its mark. So do the lanes of a batch of transfers, which are posted
+together (`batched`, `coalesced`): the batch is put where the first of them is, since all that the
+others wait for on their rank comes before it, too.
 
 Invariants:
 
@@ -24,8 +26,8 @@ pipelining runtime. Overlap would follow from its own rules, not from the graph 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -47,6 +49,9 @@ from bfpp.schedules.operations.operations import Table
 from bfpp.schedules.operations.streams import COMPUTE
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
+Part = tuple[Task, Worker]
+"""A task, and a worker that takes part in it."""
+
 WorkerLane = tuple[int, Lane]
 """A worker's lane: its pipeline, and the graph's lane."""
 
@@ -133,15 +138,18 @@ KERNELS: Table[Kernel] = Table(
 class End(NamedTuple):
     """A worker's part in a task: its lane, and the joint tasks that the lane waits for."""
 
+    task: Task
     worker: Worker
     lane: LaneQueue
     waits: tuple[int, ...]
 
 
 class JointTask(NamedTuple):
-    """A task of workers that act as one: the last one's lane runs it once all are ready."""
+    """A task of workers that act as one, or a batch of a worker's transfers.
 
-    task: Task
+    The last end's lane runs it once all are ready.
+    """
+
     ends: tuple[End, ...]
     action: Action
 
@@ -183,7 +191,8 @@ class Dispatcher:
 
     If it `times` tasks, the marks around each are timed. If not, only those that
     give the length of a step are: where the first task of a lane may begin, and
-    where a lane ends. An evaluation uses the `lanes` of training.
+    where a lane ends. An evaluation uses the `lanes` of training. `one_by_one`, what other
+    processes take part in also waits for the last such task, in the order of their numbers.
     """
 
     def __init__(
@@ -193,6 +202,7 @@ class Dispatcher:
         observe: Observe = ignore,
         times: bool = True,
         lanes: Mapping[WorkerLane, LaneQueue] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
         self.graph = graph = plan.graph
@@ -205,26 +215,52 @@ class Dispatcher:
             for lane in graph.lanes_of(worker.rank)
         }
         self.program: list[JointTask] = []
+        self.batches = self._batches()
         place = {id(lane): number for number, lane in enumerate(self.lanes.values())}
         clocks = Clocks(len(place))
         last: dict[tuple[int, int], int] = {}
-        for task in graph.tasks():
-            for workers in backend.parties(task):
-                own = [self._lane(task, worker) for worker in workers]
-                waits = [self._waits(task, worker, last) for worker in workers]
-                waits = clocks.add([place[id(lane)] for lane in own], waits)
-                ends = tuple(map(End, workers, own, waits))
-                for worker in workers:
-                    last[worker.pipeline, task.number] = len(self.program)
-                self.program.append(JointTask(task, ends, partial(self._run, task, workers)))
+        met: tuple[int, ...] = ()
+        for parts, action in self._joint():
+            own = [self._lane(*part) for part in parts]
+            waits = [self._waits(*part, last) for part in parts]
+            if one_by_one and backend.meets_others(parts[0][0]):
+                waits, met = [(*each, *met) for each in waits], (len(self.program),)
+            waits = clocks.add([place[id(lane)] for lane in own], waits)
+            for task, worker in parts:
+                last[worker.pipeline, task.number] = len(self.program)
+            ends = tuple(
+                End(task, worker, lane, needed)
+                for (task, worker), lane, needed in zip(parts, own, waits, strict=True)
+            )
+            self.program.append(JointTask(ends, action))
         self.first = self._first()
+
+    def _joint(self) -> Iterator[tuple[list[Part], Action]]:
+        """The parts in each joint task, and how it is run."""
+        for task in self.graph.tasks():
+            for workers in self.backend.parties(task):
+                batch = self.batches.get((workers[-1].rank, task.number))
+                if batch is None:
+                    parts = [(task, worker) for worker in workers]
+                    yield parts, partial(self._run, task, workers)
+                elif task.number == min(batch):  # the others go with it
+                    (worker,) = workers
+                    tasks = [*map(self.graph.task, batch)]
+                    yield [(each, worker) for each in tasks], partial(self._exchange, tasks, worker)
+
+    def _batches(self) -> dict[tuple[int, int], list[int]]:
+        """The batch that a rank's part in a transfer is in, where the backend posts batches."""
+        if not (self.backend.posts_batches and self.graph.communication.in_groups):
+            return {}
+        batches = self.graph.posts.batches().items()
+        return {(rank, task): batch for (rank, _), batch in batches for task in batch}
 
     def _first(self) -> frozenset[int]:
         """The parts in tasks that are the first of their lanes; no transfer begins a step."""
-        parts = [(task, end) for task, ends, _ in self.program for end in ends]
+        parts = [end for ends, _ in self.program for end in ends]
         first: dict[int, int] = {}
-        for number, (task, end) in enumerate(parts):
-            if task.peer == NONE:
+        for number, end in enumerate(parts):
+            if end.task.peer == NONE:
                 first.setdefault(id(end.lane), number)
         return frozenset(first.values())
 
@@ -241,14 +277,18 @@ class Dispatcher:
         """The joint tasks that a worker's part in a task waits for, by who was `last` in a task.
 
         It waits for what its own rank takes part in. What happens on other ranks
-        is known from messages, or is waited for if they are in this process.
+        is known from messages, or is waited for if they are in this process. Transfers of one
+        batch, which may wait for each other where their other ends are posted apart, are not
+        waited for: they are under way together.
         """
         crosses = task.peer != NONE
         near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}
+        batch = self.batches.get((worker.rank, task.number), ())
         return tuple(
             last[worker.pipeline, dependency]
             for dependency in task.dependencies
             if near & {int(self.graph.rank[dependency]), int(self.graph.peer[dependency])}
+            and dependency not in batch
         )
 
     def dispatch(self, step: Step) -> None:
@@ -292,27 +332,33 @@ class Dispatcher:
     def _dispatch(self, joint: JointTask, step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""
         posted = time.perf_counter()
-        task, ends, action = joint
+        ends, action = joint
         ready: list[Mark] = []
-        for _, lane, waits in ends:
+        for _, _, lane, waits in ends:
             for each in waits:
                 lane.wait(step.ends[each])
             is_timed = self.times or len(step.times) + len(ready) in self.first
             ready.append(step.mark(lane, is_timed))
-        *others, (_, acting, _) = ends
+        *others, (_, _, acting, _) = ends
         for mark in ready[:-1]:
             acting.wait(mark)
         acting.run(action)
         done = step.mark(acting, self.times)
         step.ends.append(done)
-        for _, lane, _ in others:
+        for _, _, lane, _ in others:
             lane.wait(done)
-        for (worker, _, _), mark in zip(ends, ready, strict=True):
+        for (task, worker, *_), mark in zip(ends, ready, strict=True):
             step.times.append(TaskMarks(task.number, worker, posted, mark, done))
 
     def _run(self, task: Task, workers: Sequence[Worker]) -> None:
         with self.observe(task, workers[-1]):
             KERNELS[task.operation](self.backend, task, workers)
+
+    def _exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
+        with ExitStack() as busy:
+            for task in tasks:
+                busy.enter_context(self.observe(task, worker))
+            self.backend.exchange(tasks, worker)
 
     def close(self) -> None:
         """End all lanes."""

@@ -36,7 +36,7 @@ from bfpp.executor.plan.first_weights import require_stored, stored_tensors
 from bfpp.executor.plan.offloads import Offloads
 from bfpp.executor.plan.ranks import Ranks
 from bfpp.executor.settings import DType
-from bfpp.schedules import P2P, InvalidConfiguration, TaskGraph
+from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.settings.offloading import require_share
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION
 
@@ -182,8 +182,8 @@ class Plan(Ranks):
         self._require_stored()
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
-        if self.graph.communication.p2p is not P2P.CHANNELS:
-            raise InvalidConfiguration("p2p", "bfpp run posts transfers on channels only")
+        if self.graph.communication.eager:
+            raise InvalidConfiguration("eager", "is for the network to choose, not for bfpp run")
         if self.optimization.needs_norm and not self.graph.communication.clipping:
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"

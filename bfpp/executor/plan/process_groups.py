@@ -12,6 +12,7 @@ peers' kernels run. Were all multiprocessors taken by kernels whose peers wait f
 would ever end. A lane runs one kernel at a time. So if what each lane runs, at the most, leaves a
 multiprocessor free, then every kernel that is launched runs, and passes between them do, too: the
 run cannot come to a stop that its graph does not have. Each group is limited to `max_ctas` for it.
+A batch of transfers is one kernel, and waits for the batch before it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Purpose(StrEnum):
     NORMS = "norms"
     COPIES = "copies"
     PIPELINE = "pipeline"
+    TRANSFERS = "transfers"
     TIED = "tied"
     CHANNEL = "channel"
 
@@ -99,6 +101,9 @@ def memberships(plan: Plan, rank: int, pipeline: int) -> list[Membership | None]
         Purpose.NORMS: (plan.tp > 1, together(Operation.NORM), SMALL_CTAS),
         Purpose.COPIES: (bool(layout.copies), copies, COLLECTIVE_CTAS),
         Purpose.PIPELINE: (True, line, SMALL_CTAS),
+        Purpose.TRANSFERS: (
+            communication.in_groups and len(channels_of(plan.graph)) > 0, line, ALL_CHANNELS_CTAS,
+        ),
         Purpose.TIED: (bool(plan.tied) and layout.ends_are_apart, ends, SMALL_CTAS),
     }  # fmt: skip
     rounds = [
@@ -107,7 +112,7 @@ def memberships(plan: Plan, rank: int, pipeline: int) -> list[Membership | None]
         if is_made
     ]
     ctas = channel_ctas(plan.graph)
-    for channels in channel_rounds(plan.graph):
+    for channels in [] if communication.in_groups else channel_rounds(plan.graph):
         own = [channel for channel in channels if rank in channel[1:]]
         two = [tuple(plan.process(each, pipeline) for each in channel[1:]) for channel in own]
         rounds.append(Membership(Purpose.CHANNEL, two[0], ctas, own[0]) if own else None)
@@ -161,12 +166,13 @@ def spinning(plan: Plan, rank: int, pipeline: int) -> list[LaneKernel]:
     """
     graph = plan.graph
     groups = by_use(memberships(plan, rank, pipeline))
-    largest: dict[int, Membership] = {}
+    largest: dict[str, Membership] = {}
     for lane, use in _uses(graph, rank):
         group = groups.get(use)
         if group and len(group.members) > 1:
-            largest[lane] = max(largest.get(lane, group), group, key=lambda each: each.max_ctas)
-    return [LaneKernel(graph.lanes[lane].title, group) for lane, group in sorted(largest.items())]
+            title = BATCHES if use is Purpose.TRANSFERS else graph.lanes[lane].title
+            largest[title] = max(largest.get(title, group), group, key=lambda each: each.max_ctas)
+    return [LaneKernel(lane, group) for lane, group in largest.items()]
 
 
 def by_use(rounds: Iterable[Membership | None]) -> dict[Use, Membership]:
@@ -175,6 +181,9 @@ def by_use(rounds: Iterable[Membership | None]) -> dict[Use, Membership]:
     data = groups[Purpose.DATA]
     return {**dict.fromkeys(OF_DATA, data), **groups}
 
+
+BATCHES = "batches of transfers"
+"""The title of all lanes of transfers that are posted in batches: each waits for the one before."""
 
 OF_DATA = (Purpose.REPLICAS, Purpose.NORMS, Purpose.COPIES, Purpose.TIED)
 """Purposes that have a group of their own only where its members are others."""
@@ -193,7 +202,7 @@ def _uses(graph: TaskGraph, rank: int) -> Iterator[tuple[int, Use]]:
 def use_of(operation: Operation, rank: int, peer: int, communication: Communication) -> Use | None:
     """The use that an operation makes of a group; of passes, that of tensor-parallel ranks."""
     if operation in transfers():
-        return operation, rank, peer
+        return Purpose.TRANSFERS if communication.in_groups else (operation, rank, peer)
     if operation is Operation.OPTIMIZER and not communication.clipping:
         return None
     return USES.get(operation, Purpose.LAYERS if operation.name in PASSES else None)

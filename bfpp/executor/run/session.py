@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bfpp.executor import events
 from bfpp.executor.checkpoint import CheckpointError
+from bfpp.executor.devices.numa import bind_to_node_of
 from bfpp.executor.dispatch.backends.distributed import WrongMessage
 from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.optimizer.nan_checks import NotFinite
@@ -30,6 +31,7 @@ from bfpp.executor.run.memory_advice import to_save_memory
 from bfpp.executor.run.resume import Begun, begin, held, loader_state, restore_loader
 from bfpp.executor.run.saver import Saver
 from bfpp.executor.run.state import weights_of, whole
+from bfpp.executor.settings import BackendName
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.memory_report import MeasuredMemory
@@ -66,7 +68,8 @@ class TrainingResult:
     `resumed_from` the one that it went on from, and `changed` says in a line for
     each what has changed since that was saved. `memory` is what each worker held in the
     first step of the run (`bfpp.executor.train.memory_report`), where passes are our own; `start`
-    are the most bytes of tensors that each process held before it.
+    are the most bytes of tensors that each process held before it. `numa_nodes` are those of the
+    hosts' processors that GPUs' processes stay on, where hosts have several.
     """
 
     reports: list[Report]
@@ -80,11 +83,14 @@ class TrainingResult:
     changed: Sequence[str] = ()
     memory: Sequence[MeasuredMemory] = ()
     start: Sequence[int] = ()
+    numa_nodes: Sequence[int | None] = ()
 
 
 def train(context: ProcessContext, job: Job) -> TrainingResult | None:
     """Run a job's part in this process; only the first process's outcome counts."""
     context.watch.expected, context.watch.advice = EXPECTED, to_save_memory(job)
+    is_bound = job.backend is BackendName.CUDA
+    numa_node = bind_to_node_of(context.local) if is_bound else None
     start = Allocations()
     with start.seen(), context.watch.during(slow(context, "building the model")):
         plan = job.plan()
@@ -95,7 +101,7 @@ def train(context: ProcessContext, job: Job) -> TrainingResult | None:
             trainer = stack.enter_context(connected(context, plan, job, clock_offset))
             trainer.asked = lambda: context.stop.asked
             session = _Session(context, job, trainer)
-        return session.run(warnings, start.peak)
+        return session.run(warnings, start.peak, numa_node)
 
 
 class _Session:
@@ -117,10 +123,12 @@ class _Session:
         self.saved: list[Path] = []
         self.evaluations: list[Evaluated] = []
 
-    def run(self, warnings: Sequence[str], start: int) -> TrainingResult | None:
+    def run(
+        self, warnings: Sequence[str], start: int, numa_node: int | None
+    ) -> TrainingResult | None:
         """Train all steps that are left; the first process returns the result.
 
-        Up to `start` bytes of tensors were held before.
+        Up to `start` bytes of tensors were held before; the process stays on a NUMA node.
         """
         changed = (f"changed since the checkpoint: {each}" for each in self.changed)
         self.context.send(_beginning(self.job, self.begun, [*warnings, *changed]))
@@ -134,7 +142,7 @@ class _Session:
             self._evaluate_if_due()
         self.saver.finish()
         self._report_saves()
-        return self._result(start)
+        return self._result(start, numa_node)
 
     @property
     def done(self) -> int:
@@ -173,13 +181,13 @@ class _Session:
             self.saved.append(each.path)
             self.context.send(events.saved(each.step, each.path))
 
-    def _result(self, start: int) -> TrainingResult | None:
+    def _result(self, start: int, numa_node: int | None) -> TrainingResult | None:
         """All processes contribute to the result of the first."""
         trainer = self.trainer
         stopped = bool(self.reports) and self.done < self.job.steps
         weights = collect(weights_of(trainer.backend.workers)) if self.job.collects_weights else []
         columns = trainer.columns_of_median()
-        memory, starts = collect(trainer.memory()), collect(start)
+        memory, places = collect(trainer.memory()), collect((start, numa_node))
         if not self.context.is_first:
             return None
         self.context.send(events.ended("stopped" if stopped else "done"))
@@ -194,7 +202,8 @@ class _Session:
             self.begun.path,
             self.changed,
             sorted(chain(*memory), key=MeasuredMemory.place),
-            starts,
+            [start for start, _ in places],
+            [node for _, node in places],
         )
 
 

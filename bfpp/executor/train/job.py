@@ -78,6 +78,10 @@ class Job(Training):
             from bfpp.executor.dispatch.backends.torch_pipelining import require_runnable
 
             require_runnable(plan)
+        if self.checks_messages and self.communication.in_groups:
+            raise InvalidConfiguration(
+                "check_messages", "announces messages one by one: not with --p2p batched, coalesced"
+            )
         if self.compile:
             is_local = self.backend is BackendName.LOCAL
             require_compilable(plan.graph, waits=is_local and plan.tp > 1)

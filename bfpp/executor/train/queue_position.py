@@ -74,10 +74,10 @@ class Queued:
         self.doing: dict[str, tuple[int, int]] = {}
         self.cursors: dict[str, Cursor] = {}
         place = 0
-        for task, ends, _ in trainer.dispatcher.program:
+        for ends, _ in trainer.dispatcher.program:
             joint = range(place, place + len(ends))
             for place, end in zip(joint, ends, strict=True):
-                lane = f"queued {lane_name(end.worker, task)}"
+                lane = f"queued {lane_name(end.worker, end.task)}"
                 self.cursors.setdefault(lane, Cursor()).parts.append(LanePart(place, joint))
             place = joint.stop
 

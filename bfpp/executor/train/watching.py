@@ -13,7 +13,9 @@ from bfpp.executor.model.parallel.exchange import ProcessShards
 from bfpp.executor.optimizer.nan_checks import NotFinite
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import Activity, ProcessContext
+from bfpp.executor.processes.watch.flight_recorder import FlightRecorder
 from bfpp.executor.processes.watch.watch import Doing
+from bfpp.executor.settings import BackendName
 from bfpp.executor.train.connect import make_backend
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.memory_report import MemoryReport
@@ -36,6 +38,7 @@ def connected(
     context: ProcessContext, plan: Plan, job: Job, clock_offset: float
 ) -> Iterator[Trainer]:
     """The trainer of a plan in this process, once all processes are connected."""
+    recorder = _recorder(context, plan) if job.backend is BackendName.CUDA else None
     with context.watch.during(slow(context, "connecting", context.others)):
         backend = make_backend(plan, job, context)
     # The first pass of each kind waits for the compiler; a captured step is queued as one task.
@@ -49,6 +52,19 @@ def connected(
     yield trainer
     trainer.close()
     backend.close()
+    if recorder:
+        recorder.close()
+
+
+def _recorder(context: ProcessContext, plan: Plan) -> FlightRecorder:
+    """Torch's record of what is handed to NCCL, of two steps under way and one before, watched."""
+    tasks = len(plan.graph.rank_tasks.of(context.process // plan.pipelines))
+    limits = context.limits
+    recorder = FlightRecorder(
+        context.process, 3 * tasks, limits.hang / 2, limits.communication.total_seconds()
+    )
+    context.watch.posted = recorder.posted
+    return recorder
 
 
 def _introduce(context: ProcessContext, plan: Plan, backend: Backend, limit: float | None) -> None:

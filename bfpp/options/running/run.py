@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ from bfpp.terminal.number_types import positive, whole_number
 
 if TYPE_CHECKING:
     from bfpp.executor.processes import Limits
+
+LEAST_MFU = 0.1
+"""Utilisation of its GPUs at which a run is still taken for one that works."""
 
 ALSO = {"context": ("--seq-length",)}
 """Other names of some sizes: those that other commands know them by."""
@@ -205,9 +209,9 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
         "--task-timeout",
         "--patience",
         type=positive,
-        default=60.0,
         metavar="S",
-        help="seconds a task may take before the run is aborted as hung (default: 60)",
+        help="seconds a task may take before the run is aborted as hung (default: 60; of bfpp run "
+        "with --cluster a step at 10%% MFU, if that takes longer)",
     )
     group.add_argument(
         "--start-timeout",
@@ -237,8 +241,13 @@ def patterns(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def limits_of(options: argparse.Namespace) -> Limits:
-    """The timeouts of processes."""
+def limits_of(options: argparse.Namespace, peak_seconds: float | None = None) -> Limits:
+    """The timeouts of processes, where a step takes so long at the peak of its GPUs, if known.
+
+    No task takes as long as a step, and few steps ten times as long as at the peak.
+    """
     from bfpp.executor.processes import Limits
 
-    return Limits(hang=options.task_timeout, start=options.start_timeout)
+    limits = Limits(start=options.start_timeout)
+    predicted = peak_seconds / LEAST_MFU if peak_seconds else 0.0
+    return replace(limits, hang=options.task_timeout or max(limits.hang, predicted))

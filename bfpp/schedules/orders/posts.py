@@ -35,6 +35,14 @@ class Posts(NamedTuple):
     is_send: Flags
     after: Integers
 
+    def batches(self) -> dict[tuple[int, int], list[int]]:
+        """The transfers of each group in the order of posts, by its rank and the step ahead."""
+        found: dict[tuple[int, int], list[int]] = {}
+        columns = (self.rank, self.after, self.transfer)
+        for rank, after, task in zip(*(each.tolist() for each in columns), strict=True):
+            found.setdefault((rank, after), []).append(task)
+        return found
+
     def moved(self, first: Integers, last: Integers) -> Posts:
         """The same where tasks have other numbers: those at which each begins, and ends."""
         after = np.where(self.after == NONE, np.int32(NONE), last[self.after])

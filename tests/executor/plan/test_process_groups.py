@@ -21,6 +21,7 @@ from bfpp.executor.plan.process_groups import (
     spinning,
 )
 from bfpp.schedules import (
+    P2P,
     Communication,
     InvalidConfiguration,
     Sharding,
@@ -28,7 +29,7 @@ from bfpp.schedules import (
     find_schedule,
     registered_schedules,
 )
-from tests.helpers.multiprocessors import comes_to_an_end, parts_of
+from tests.helpers.multiprocessors import comes_to_an_end, ends_one_by_one, parts_of
 from tests.helpers.small_models import chain, tied_chain
 from tests.helpers.strategies import some_configuration
 from tests.helpers.training_runs import plan_of
@@ -36,13 +37,15 @@ from tests.helpers.training_runs import plan_of
 H100 = 132
 
 
-def plans(replicas: int = 2, tp: int = 1) -> Iterator[Plan]:
+def plans(replicas: int = 2, tp: int = 1, p2p: P2P = P2P.CHANNELS) -> Iterator[Plan]:
     """A plan of each schedule, sharded and not, hybrid, with tied ends and a clipped norm."""
     for name, (sharding, hybrid, tied) in product(
         registered_schedules(),
         [(Sharding.NONE, False, True), (Sharding.FULL, False, False), (Sharding.FULL, True, True)],
     ):
-        communication = Communication(sharding, hybrid=hybrid, tied_embeddings=tied, clipping=True)
+        communication = Communication(
+            sharding, hybrid=hybrid, tied_embeddings=tied, clipping=True, p2p=p2p
+        )
         try:
             graph = some_configuration(find_schedule(name), 4, communication).graph()
         except InvalidConfiguration:
@@ -54,8 +57,9 @@ def plans(replicas: int = 2, tp: int = 1) -> Iterator[Plan]:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_all_processes_make_the_same_groups_in_the_same_rounds(tp: int) -> None:
-    for plan in plans(tp=tp):
+@pytest.mark.parametrize("p2p", [P2P.CHANNELS, P2P.BATCHED])
+def test_all_processes_make_the_same_groups_in_the_same_rounds(tp: int, p2p: P2P) -> None:
+    for plan in plans(tp=tp, p2p=p2p):
         pp = plan.graph.layout.pp
         rounds = [
             memberships(plan, rank, pipeline)
@@ -99,6 +103,17 @@ def test_the_bound_of_a_step_that_was_counted_by_hand() -> None:
         require_co_resident(plan, 52, "it")
 
 
+def test_a_batch_is_one_kernel_that_waits_for_the_one_before() -> None:
+    schedule = find_schedule("1f1b")
+    communication = Communication(Sharding.FULL, clipping=True, p2p=P2P.BATCHED)
+    plan = plan_of(build_graph(schedule, schedule.layout(4, 8), communication), replicas=2)
+    kernels = {each.lane: each.group.max_ctas for each in spinning(plan, 1, 0)}
+    assert kernels == {"compute": 4, "data": 16, "batches of transfers": 32}
+    groups = [each for each in memberships(plan, 1, 0) if each]
+    assert [each.members for each in groups if each.purpose is Purpose.TRANSFERS] == [(0, 2, 4, 6)]
+    assert not any(each.channel for each in groups)
+
+
 def test_groups_of_one_process_wait_for_nobody() -> None:
     for plan in plans(replicas=1):
         if not plan.graph.communication.hybrid and not plan.graph.layout.copies:
@@ -106,10 +121,11 @@ def test_groups_of_one_process_wait_for_nobody() -> None:
             assert groups <= {Purpose.CHANNEL, Purpose.PIPELINE, Purpose.TIED}
 
 
-def test_what_fits_by_the_bound_comes_to_an_end_and_too_small_a_gpu_may_not() -> None:
+@pytest.mark.parametrize("p2p", [P2P.CHANNELS, P2P.BATCHED, P2P.COALESCED])
+def test_what_fits_by_the_bound_comes_to_an_end_and_too_small_a_gpu_may_not(p2p: P2P) -> None:
     """In every order of a model of the GPUs; on as many multiprocessors as the bound, and one."""
     stuck = 0
-    for number, plan in enumerate(plans()):
+    for number, plan in enumerate(plans(p2p=p2p)):
         pp = plan.graph.layout.pp
         most = max(sum(each.group.max_ctas for each in spinning(plan, r, 0)) for r in range(pp))
         assert most < H100
@@ -117,4 +133,15 @@ def test_what_fits_by_the_bound_comes_to_an_end_and_too_small_a_gpu_may_not() ->
         chance = Random(number)
         assert comes_to_an_end(parts, processes, most + 1, chance), plan.graph
         stuck += not comes_to_an_end(parts, processes, most // 2, chance)
+    assert stuck > 0
+
+
+def test_as_one_chain_nothing_need_run_side_by_side_and_else_it_must() -> None:
+    """As in a CUDA graph, of whose branches nobody knows which run at the same time."""
+    stuck = 0
+    for number, plan in enumerate(plans()):
+        parts, processes = parts_of(plan), plan.graph.layout.pp * plan.pipelines
+        chance = Random(number)
+        assert ends_one_by_one(parts, processes, chance, chained=True), plan.graph
+        stuck += not ends_one_by_one(parts, processes, chance, chained=False)
     assert stuck > 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import cast
@@ -21,10 +23,17 @@ from bfpp.executor.dispatch.dispatch import Step, TaskMarks
 from bfpp.executor.model.model import Model
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import Limits, ProcessContext
+from bfpp.executor.processes.watch.flight_recorder import (
+    ENTRIES,
+    FILE,
+    ON_TIMEOUT,
+    PIPE,
+    TO_ABORT,
+)
 from bfpp.executor.processes.watch.watch import Watch
 from bfpp.executor.train.queue_position import Queued, lane_name
 from bfpp.executor.train.trainer import Trainer
-from bfpp.executor.train.watching import _describe, _observed
+from bfpp.executor.train.watching import _describe, _observed, _recorder
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from tests.helpers.small_models import Tanh, chain, mean_square, numbers
 
@@ -105,12 +114,12 @@ class Running:
     def queue(self, number: int) -> Iterator[None]:
         """A step, task by task."""
         self.trainer.under_way.append(step := Step(number))
-        for task, ends, _ in self.trainer.dispatcher.program:
+        for ends, _ in self.trainer.dispatcher.program:
             ready, end = [Flag() for _ in ends], Flag()
             self.flags += [*ready, end]
             for own, each in zip(ready, ends, strict=True):
-                step.times.append(TaskMarks(task.number, each.worker, 0.0, own, end))
-                lane = self.left.setdefault(lane_name(each.worker, task), deque())
+                step.times.append(TaskMarks(each.task.number, each.worker, 0.0, own, end))
+                lane = self.left.setdefault(lane_name(each.worker, each.task), deque())
                 # It can end when all are ready, and first gets ready itself.
                 lane.append(([own, *ready], end))
             yield
@@ -131,7 +140,7 @@ class Running:
     def finish(self) -> None:
         """The host sees that the first step is over; its marks are made anew."""
         steps, program = self.trainer.under_way, self.trainer.dispatcher.program
-        parts = sum(len(ends) for _, ends, _ in program)
+        parts = sum(len(ends) for ends, _ in program)
         while steps and sum(cast("Flag", part.end).is_passed for part in steps[0].times) == parts:
             for part in steps.popleft().times:
                 cast("Flag", part.ready).is_passed = cast("Flag", part.end).is_passed = False
@@ -223,3 +232,20 @@ def test_a_look_asks_again_only_where_lanes_are(running: Running) -> None:
     ends, replicas = len(queued.cursors), running.trainer.plan.dp
     assert 0 < asked <= ends * (1 + replicas) < len(running.flags) / 4
     running.trainer.under_way.clear()
+
+
+def test_nccl_is_recorded_for_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (FILE, PIPE, ENTRIES, TO_ABORT, ON_TIMEOUT):
+        monkeypatch.delenv(name, raising=False)
+    plan = Plan(build_graph("1f1b", Layout(2, 1024), Communication()), chain(2))
+    context = ProcessContext(1, 2, 0, HashStore(), Watch(), Limits(hang=0.0), lambda _: None)
+    recorder = _recorder(context, plan)
+    kept = {each: os.environ[each] for each in (ENTRIES, TO_ABORT)}  # of two steps and one before
+    assert kept == {ENTRIES: str(3 * len(plan.graph.rank_tasks.of(1))), TO_ABORT: "3600"}
+    pipe = Path(f"{os.environ[PIPE]}1.pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert context.watch.heartbeat().posted == ()
+    assert os.read(reader, 10) == b"1"
+    os.close(reader)
+    recorder.close()

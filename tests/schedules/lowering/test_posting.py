@@ -244,7 +244,7 @@ def test_what_cannot_be_posted_so_is_refused_in_one_line(bfpp) -> None:
     for words, told in {
         "simulate gpipe --p2p fifo --no-pp-overlap": "--p2p: needs transfers that overlap",
         "simulate gpipe --eager": "--eager: on channels",
-        "run gpipe --pp 2 --backend local --steps 1 --p2p fifo": "--p2p: bfpp run posts",
+        "run gpipe --pp 2 --backend local --steps 1 --p2p fifo --eager": "--eager: is for the",
         "simulate 1f1b --p2p deferred": "deadlock: transfer",
     }.items():
         code, out, err = bfpp(words)

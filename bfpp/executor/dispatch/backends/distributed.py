@@ -1,7 +1,8 @@
 """One worker a process, over torch.distributed: gloo between CPUs, NCCL between GPUs.
 
 Every directed channel has a process group of its own, since NCCL matches
-messages by their order in a group; a process makes those groups that it is in, in
+messages by their order in a group; transfers that are posted in batches have one a
+pipeline, in which the order is that of the posts. A process makes those groups that it is in, in
 rounds (`bfpp.executor.plan.process_groups`). Gloo's messages also carry
 the task's number as their tag. Announcements have none, so that the next one is
 received, whatever it says.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import chain
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,8 +26,8 @@ from bfpp.executor.dispatch.backends.local import add_up
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.model.parallel.exchange import ProcessShards, Shards, alone
 from bfpp.executor.plan.plan import Plan
-from bfpp.executor.plan.process_groups import Purpose, memberships
-from bfpp.schedules import Task
+from bfpp.executor.plan.process_groups import Purpose, channel_rounds, memberships, use_of
+from bfpp.schedules import Operation, Task
 
 
 class WrongMessage(Exception):
@@ -33,6 +36,8 @@ class WrongMessage(Exception):
 
 class DistributedBackend:
     """The worker of this process, and the process groups that it is in."""
+
+    posts_batches = True
 
     def __init__(
         self,
@@ -64,50 +69,82 @@ class DistributedBackend:
         for use, group in self.group_of.items():
             if isinstance(use, Purpose):
                 dist.all_reduce(value, group=group)
-                continue
-            _, sender, receiver = use
+        for channel in chain(*channel_rounds(self.plan.graph)):
+            _, sender, receiver = channel
             if self.worker.rank == sender:
-                dist.send(value, self.plan.process(receiver, self.worker.pipeline), group)
-            else:
-                dist.recv(value, self.plan.process(sender, self.worker.pipeline), group)
+                dist.send(value, self._process(receiver), self._group_of(*channel))
+            elif self.worker.rank == receiver:
+                dist.recv(value, self._process(sender), self._group_of(*channel))
         dist.barrier()
+
+    def _process(self, rank: int) -> int:
+        """A rank of the worker's own pipeline, by its number among all processes."""
+        return self.plan.process(rank, self.worker.pipeline)
+
+    def _group_of(self, operation: Operation, sender: int, receiver: int) -> dist.ProcessGroup:
+        """The group of a transfer."""
+        communication = self.plan.graph.communication
+        use = use_of(operation, sender, receiver, communication)
+        assert use is not None  # noqa: S101
+        return self.group_of[use]
 
     def parties(self, task: Task) -> list[list[Worker]]:
         """The process's worker, where its rank takes part."""
         return [[self.worker]] if self.worker.rank in (task.rank, task.peer) else []
 
+    def meets_others(self, task: Task) -> bool:
+        """True if it uses a group in which there are others."""
+        communication = self.plan.graph.communication
+        use = use_of(task.operation, task.rank, task.peer, communication)
+        group = self.group_of.get(use) if use else None
+        return group is not None and dist.get_world_size(group) > 1
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A message to, or from, the same pipeline's worker at the other end."""
         (worker,) = workers
-        group = self.group_of[task.operation, task.rank, task.peer]
+        group = self._group_of(task.operation, task.rank, task.peer)
         if worker.rank == task.rank:
-            sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.pipeline)
+            sent, receiver = worker.sent(task), self._process(task.peer)
             if self.checks_messages:
                 dist.send(self._identity(task, sent), receiver, group)
             # gloo matches messages by this tag, NCCL by their order alone.
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:
-            space, sender = worker.space(task), self.plan.process(task.rank, worker.pipeline)
+            space, sender = worker.space(task), self._process(task.rank)
             if self.checks_messages:
-                self._require(task, space, sender, group)
+                announced = torch.empty(2, dtype=torch.int64, device=space.device)
+                dist.recv(announced, sender, group)
+                self._require(task, space, announced)
             dist.recv(space, sender, group, task.number)
+
+    def exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
+        """All messages of a batch at once: with NCCL, as one kernel."""
+        messages, sent = [], []
+        for task in tasks:
+            group = self._group_of(task.operation, task.rank, task.peer)
+            how: dict[str, Any] = {"group": group, "tag": task.number}
+            if worker.rank == task.rank:
+                sent.append(payload := worker.sent(task))
+                messages.append(dist.P2POp(dist.isend, payload, self._process(task.peer), **how))
+            else:
+                place = worker.space(task)
+                messages.append(dist.P2POp(dist.irecv, place, self._process(task.rank), **how))
+        for message in dist.batch_isend_irecv(messages):
+            message.wait()
+        for payload in sent:
+            worker.pool.give(payload)
 
     def _identity(self, task: Task, payload: Tensor) -> Tensor:
         return torch.tensor([task.number, payload.numel()], device=payload.device)
 
-    def _require(
-        self, task: Task, space: Tensor, sender: int, group: dist.ProcessGroup | None
-    ) -> None:
-        """Raise `WrongMessage` unless the next message is the one that this task receives."""
-        due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
-        announced = announced.to(space.device)
-        dist.recv(announced, sender, group)
+    def _require(self, task: Task, space: Tensor, announced: Tensor) -> None:
+        """Raise `WrongMessage` unless the message announced is the one that this task receives."""
         number, elements = announced.tolist()
-        if not torch.equal(due, announced):
+        if self._identity(task, space).tolist() != [number, elements]:
             raise WrongMessage(
-                f"{task} was due, with {space.numel()} elements; process {sender} sent "
-                f"{self.plan.graph.task(number)}, with {elements}"
+                f"{task} was due, with {space.numel()} elements; process "
+                f"{self._process(task.rank)} sent {self.plan.graph.task(number)}, with {elements}"
             )
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:

@@ -20,6 +20,8 @@ from bfpp.schedules.operations.operations import transfers
 class LocalBackend:
     """Every worker of a run, and copies between them."""
 
+    posts_batches = False
+
     def __init__(self, plan: Plan, device: DeviceRuntime, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
         ranks = range(plan.graph.layout.pp)
@@ -50,12 +52,20 @@ class LocalBackend:
             for group in self.plan.together(task.operation)
         ]
 
+    def meets_others(self, task: Task) -> bool:
+        """There are none."""
+        del task
+        return False
+
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A copy."""
         sender, receiver = workers
         sent = sender.sent(task)
         receiver.space(task).copy_(sent)
         sender.pool.give(sent)
+
+    def exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
+        """Nothing: both ends of each transfer are here."""
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
         """Copies of all shares to all."""

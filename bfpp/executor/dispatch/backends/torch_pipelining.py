@@ -30,24 +30,28 @@ from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.plan.process_groups import Purpose
 from bfpp.executor.settings import Activations
-from bfpp.schedules import InvalidConfiguration, Operation, Sharding, Task, TaskGraph
+from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, Task, TaskGraph
 from bfpp.schedules.formats.torch_csv import write_orders
 from bfpp.schedules.orders.steps import STEP, Order
 
 
 def require_runnable(plan: Plan) -> None:
     """Raise `InvalidConfiguration` for plans that PyTorch's runtime cannot run, or not exactly."""
-    layout, sharding = plan.graph.layout, plan.graph.communication.sharding
+    layout, communication = plan.graph.layout, plan.graph.communication
     forward = (plan.graph.operation == Operation.FORWARD) & (plan.graph.unit == layout.units - 1)
     order = plan.graph.microbatch[forward]
     reasons = {
         "activations": ("keeps activations", plan.activations is not Activations.KEEP),
         "evaluation": ("trains alone here", plan.forward_graph is not None),
         "tied_embeddings": ("adds up no gradients of two stages", bool(plan.tied)),
-        "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
+        "p2p": ("posts transfers in its own way", communication.p2p is not P2P.CHANNELS),
+        "sharding": (
+            "shards with FSDP's modules alone",
+            communication.sharding is not Sharding.NONE,
+        ),
         "tp": ("runs whole layers", plan.tp > 1),
         "copies": ("has one copy of a stage", bool(layout.copies)),
-        "offload": ("offloads nothing", plan.graph.communication.offload > 0),
+        "offload": ("offloads nothing", communication.offload > 0),
         "compile": ("runs layers uncompiled here", plan.compile),
         "precision": (
             "adds gradients up in the precision of the weights",
@@ -111,6 +115,8 @@ class RuntimeWorker(Worker):
 
 class TorchPipeliningBackend(DistributedBackend):
     """The worker of this process, its process groups, and PyTorch's runtime on them."""
+
+    posts_batches = False
 
     def __init__(self, plan: Plan, device: DeviceRuntime, kind: str, timeout: timedelta) -> None:
         super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)

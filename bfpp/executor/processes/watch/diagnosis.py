@@ -15,7 +15,8 @@ rules that are tried in this order, so as to name a culprit and not a victim:
    says who waits for whom.
 
 The exit code or signal of a process, which only its parent knows, takes precedence over all of
-these.
+these. Whichever applies, operations of NCCL that processes are stuck in are told with it
+(`bfpp.executor.processes.watch.flight_recorder`).
 
 Invariants: the same state gives the same diagnosis in whichever process it is made, and the first
 one that is published counts. Silence is tolerated for long while nothing is wrong, and briefly once
@@ -29,8 +30,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bfpp.executor.processes.watch.flight_recorder import Stuck, stuck_operations
 from bfpp.executor.processes.watch.heartbeats import Failure, Heartbeat, LaneState, Limits
 from bfpp.executor.processes.watch.json_fields import from_json, to_json
 
@@ -150,13 +152,32 @@ class RunState:
 
 def diagnose(state: RunState) -> Diagnosis | None:
     """The diagnosis of the first rule that applies; None if nothing is wrong yet."""
-    return next(filter(None, (rule(state) for rule in RULES)), None)
+    diagnosis = next(filter(None, (rule(state) for rule in RULES)), None)
+    return diagnosis and _with_nccl(state, diagnosis)
 
 
 def diagnose_exit(state: RunState, process: int, status: int) -> Diagnosis:
     """The diagnosis of a process that ended with this exit code, or signal (negative)."""
     end = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with code {status}"
-    return Diagnosis(process, f"{state.name(process)} {end}{state.where(process)}")
+    diagnosis = Diagnosis(process, f"{state.name(process)} {end}{state.where(process)}")
+    return _with_nccl(state, diagnosis)
+
+
+def _with_nccl(state: RunState, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis with lines for NCCL's operations that processes are stuck in."""
+    stuck = stuck_operations({process: each.posted for process, each in state.known()})
+    lines = [_stuck_line(state, each) for each in stuck[:MOST_WAITS]]
+    return replace(diagnosis, message="\n".join([diagnosis.message, *lines]))
+
+
+def _stuck_line(state: RunState, stuck: Stuck) -> str:
+    """`  NCCL: all_gather 17 of data (processes 0, 1 and 2): rank 2 (process 2) has not joined`."""
+    members = _listed([str(each) for each in stuck.members], most=MOST_NAMES)
+    missing = _listed([state.name(each) for each in stuck.missing], most=2)
+    has = "have" if len(stuck.missing) > 1 else "has"
+    how = f"{missing} {has} not joined" if missing else "all have joined, and it is not done"
+    operation = f"{stuck.operation.kind} {stuck.operation.number} of {stuck.title}"
+    return f"  NCCL: {operation} (processes {members}): {how}"
 
 
 def _raised(state: RunState) -> Diagnosis | None:
@@ -275,7 +296,7 @@ def _lines(state: RunState) -> Iterator[str]:
 def _listed(names: list[str], most: int) -> str:
     """`1, 2 and 5`; or `1, 2 and 3 more`."""
     shown = names if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
 def _in_step(step: int | None) -> str:

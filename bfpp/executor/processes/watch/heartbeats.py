@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from bfpp.executor.processes.watch.flight_recorder import Posted
 from bfpp.executor.processes.watch.json_fields import from_json, to_json
 
 
@@ -85,8 +86,9 @@ class Heartbeat:
     """The state of one process.
 
     `title` names it (`rank 1`; empty until the rank is known). `quiet` is how
-    many seconds ago a lane last began or ended a task. `done` is set in the
-    last heartbeat: silence after it is no fault.
+    many seconds ago a lane last began or ended a task. `posted` is what a process in
+    which nothing moves has handed to NCCL. `done` is set in the last heartbeat:
+    silence after it is no fault.
     """
 
     count: int
@@ -96,6 +98,7 @@ class Heartbeat:
     lanes: tuple[LaneState, ...] = ()
     failure: Failure | None = None
     done: bool = False
+    posted: tuple[Posted, ...] = ()
 
     @property
     def computing(self) -> list[LaneState]:
@@ -126,6 +129,7 @@ def heartbeat_from_json(text: str | bytes, processes: int) -> Heartbeat:
     """
     heartbeat = from_json(Heartbeat, text)
     peers = {peer for lane in heartbeat.lanes for peer in lane.activity.peers}
+    peers |= {member for each in heartbeat.posted for member in each.members}
     if not peers <= {*range(processes)}:
         raise ValueError(f"waits for {peers}, of {processes} processes")
     return heartbeat

@@ -18,6 +18,7 @@ from typing import NoReturn
 from torch.distributed import DistError
 
 from bfpp.executor.devices.out_of_memory import shortage
+from bfpp.executor.processes.watch.flight_recorder import Posted
 from bfpp.executor.processes.watch.heartbeats import Activity, Failure, Heartbeat, LaneState
 from bfpp.executor.processes.watch.lane_record import NO_STEP, Entry, Record
 
@@ -52,6 +53,8 @@ class Watch:
         self.alarm: Callable[[], None] = lambda: None  # sends the heartbeat at once
         # Before a heartbeat: for lanes that cannot report.
         self.look: Callable[[], None] = lambda: None
+        # What was handed to NCCL, once a process has been quiet for so many seconds.
+        self.posted: Callable[[float], tuple[Posted, ...]] = lambda _: ()
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
@@ -168,17 +171,19 @@ class Watch:
         now = time.monotonic()
         lanes = list(self._lanes.items())  # lanes may come while this thread reads
         failure = self._failure
+        quiet = now - max((since for _, (_, since, _, _) in lanes), default=self._begun)
         return Heartbeat(
             self._count,
             self._title,
             self.step,
-            now - max((since for _, (_, since, _, _) in lanes), default=self._begun),
+            quiet,
             tuple(
                 LaneState(lane, self._activity(doing), busy, now - since, thread)
                 for lane, (doing, since, busy, thread) in lanes
             ),
             failure and replace(failure[0], seconds=now - failure[1]),
             done,
+            self.posted(quiet),
         )
 
     def _own_doing(self) -> Doing:
