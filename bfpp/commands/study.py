@@ -147,7 +147,7 @@ def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> i
     rows = [
         (
             cell.network,
-            *(str(cell.values[name]) for name in study.varied),
+            *(str(cell.values.get(name, "")) for name in study.varied),
             "" if step is None else in_words(step),
             str(len(journal.of(cell))),
         )

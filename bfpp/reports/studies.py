@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from bfpp.api.study.intervals import CONFIDENCE
-from bfpp.api.study.results import NETWORK, SCHEDULE, SHARE, CellResult, StudyResult
+from bfpp.api.study.results import NETWORK, SHARE, CellResult, StudyResult
 from bfpp.api.study.study import Study
 from bfpp.api.study.table import NUMBERS
 from bfpp.terminal.outputs import Output
@@ -86,8 +86,8 @@ def _why(each: CellResult) -> str:
 
 
 def _others(study: Study) -> list[str]:
-    """The values other than the schedule that differ."""
-    return [name for name in study.varied if name != SCHEDULE]
+    """The values other than the schedule's own that differ."""
+    return [name for name in study.varied if any(name in cell.others for cell in study.cells)]
 
 
 def _groups(result: StudyResult) -> Iterator[tuple[str, ...]]:
@@ -98,8 +98,8 @@ def _groups(result: StudyResult) -> Iterator[tuple[str, ...]]:
             *(_shown(group.values.get(name)) for name in _others(result.study)),
             str(len(group.results)),
             "" if tau is None else f"{tau:.2f}",
-            str(group.best.cell.values[SCHEDULE]),
-            str(group.predicted_best.cell.values[SCHEDULE]),
+            str(group.best.cell.schedule),
+            str(group.predicted_best.cell.schedule),
             f"{group.loss:.1%}",
         )
 

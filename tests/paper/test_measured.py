@@ -171,6 +171,28 @@ def test_claims_are_judged_by_what_was_measured(changes, holds, tmp_path):
     assert all(each.reason for each in claims if not each.holds)
 
 
+@pytest.mark.parametrize(
+    ("few", "many", "holds"), [(1.0, 0.75, True), (0.0, 0.75, False), (0.75, 0.25, False)]
+)
+def test_the_hybrid_is_judged_by_the_share_of_the_lead_that_it_has(few, many, holds, tmp_path):
+    """Of breadth-first's lead over depth-first, in throughput, by micro-batches."""
+    folder = study(tmp_path, BASE)
+    first, *lines = (folder / "cells.csv").read_text().splitlines()
+    lines = [f"{first},sequence", *(f"{line}," for line in lines)]
+    for count, share in ((2, few), (8, many)):
+        leader, own = (1 / BASE[name, 2, count] for name in ("breadth-first", "depth-first"))
+        each = 1 / (own + share * (leader - own))
+        times = f"{each},{0.9 * each},{1.2 * each},{each},0"
+        lines.append(f"a switch,depth-first,2,2,{count},3,{times},{count}")
+    (folder / "cells.csv").write_text("\n".join(lines) + "\n")
+    made = FIGURES["figure-5"].make(read_table(folder))
+    (claim,) = (each for each in made.claims if "longer sequences" in each.paper)
+    assert claim.holds == holds
+    assert f"{few:.0%} with 2 and {many:.0%} with 8 micro-batches" in claim.here
+    curves = [name for panel in made.panels for name in panel.curves]
+    assert {"depth-first, sequence 2", "depth-first, sequence 8"} <= {*curves}
+
+
 def test_reasons_are_those_of_the_cells(tmp_path):
     """Without overlap, the software is no reason."""
     rows = read_table(study(tmp_path, BASE, pp_overlap="False"))

@@ -67,6 +67,7 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
         channels=({"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": rate},),
         data=dict.fromkeys(DATA, NOTHING),
         dispatch={"next": 0.0, "wake": 0.0},
+        copies=dict.fromkeys(DATA, NOTHING),
         hosts=({"processes": processes, "out": rate, "into": rate},) * (study.hosts * is_apart),
     )
 

@@ -1,6 +1,7 @@
 """Results of a study: each cell measured with an interval beside predicted, and the rankings.
 
-A group is the cells that differ in their schedule alone: its ranking says which one is best there.
+A group is the cells that differ in their schedule, or in its own parameters, alone: its ranking
+says which one is best there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bfpp.api.study.intervals import MeanInterval, interval, rank_agreement
 from bfpp.api.study.journal import Row, StudyJournal
 from bfpp.api.study.study import Study, StudyCell, cell_key
 
-SCHEDULE, NETWORK = "schedule", "network"
+NETWORK = "network"
 
 CLOSE, SHARE = 0.1, "within_10_percent"
 """The error of a prediction that counts as close, and its share's name."""
@@ -102,8 +103,8 @@ class RankedCells:
             "values": dict(self.values),
             "cells": len(self.results),
             "kendall_tau": self.tau,
-            "best": self.best.cell.values[SCHEDULE],
-            "predicted_best": self.predicted_best.cell.values[SCHEDULE],
+            "best": self.best.cell.schedule,
+            "predicted_best": self.predicted_best.cell.schedule,
             "loss": self.loss,
         }
 
@@ -121,7 +122,7 @@ class StudyResult:
         """Groups of at least two measured cells."""
         groups: dict[str, RankedCells] = {}
         for each in self.results:
-            others = {name: one for name, one in each.cell.values.items() if name != SCHEDULE}
+            others = each.cell.others
             key = cell_key(each.cell.network, others)
             groups.setdefault(key, RankedCells(each.cell.network, others, [])).results.append(each)
         return [group for group in groups.values() if len(group.results) > 1]

@@ -67,6 +67,15 @@ def cell_key(network: str, values: Mapping[str, Any]) -> str:
     return json.dumps([network, dict(values)], sort_keys=True)
 
 
+SCHEDULE = "schedule"
+
+
+def schedule_of(values: Mapping[str, Any], experiment: Experiment) -> str:
+    """The schedule, with those of its own parameters that are said: `depth-first, sequence 8`."""
+    own = (f"{name} {values[name]}" for name in experiment.rule.parameters if name in values)
+    return ", ".join((str(values[SCHEDULE]), *own))
+
+
 @dataclass(frozen=True)
 class StudyCell:
     """An experiment on a network, with the values by which a study's file says it."""
@@ -79,6 +88,17 @@ class StudyCell:
     def key(self) -> str:
         """A name that no other cell of a study has."""
         return cell_key(self.network, self.values)
+
+    @property
+    def schedule(self) -> str:
+        """The schedule, with its own parameters."""
+        return schedule_of(self.values, self.experiment)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The values that are not the schedule's own."""
+        own = (SCHEDULE, *self.experiment.rule.parameters)
+        return {name: value for name, value in self.values.items() if name not in own}
 
     @property
     def session(self) -> Session:
@@ -108,11 +128,9 @@ class Study:
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
-        """The names of values that differ between cells."""
-        seen: dict[str, set[str]] = {}
-        for cell in self.cells:
-            for name, value in cell.values.items():
-                seen.setdefault(name, set()).add(repr(value))
+        """The names of values that differ between cells, also if some have none."""
+        names = dict.fromkeys(name for cell in self.cells for name in cell.values)
+        seen = {name: {repr(cell.values.get(name)) for cell in self.cells} for name in names}
         return tuple(name for name, values in seen.items() if len(values) > 1)
 
     @property

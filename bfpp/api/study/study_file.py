@@ -6,7 +6,7 @@ Every fault is an `InvalidConfiguration` of one line that names the file, the ta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from hashlib import sha256
 from itertools import product
@@ -31,7 +31,7 @@ from bfpp.sim.presets.files import Table, read_toml, require_keys
 FIELD = "file"
 
 TABLES = {
-    "format": str, "title": str, "experiment": dict, "model": dict, "compute": dict, "hosts": dict,
+    "format": str, "title": str, "experiment": list, "model": dict, "compute": dict, "hosts": dict,
     "networks": dict, "measuring": dict,
 }  # fmt: skip
 
@@ -50,19 +50,15 @@ def read_study(path: str, *, trust: bool = False) -> Study:
     """The study of a file, which names schedules in Python files only with `trust`."""
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, STUDY)
+    if isinstance(only := table.get("experiment"), dict):
+        table = {**table, "experiment": [only]}
     table = require_keys(FIELD, path, table, TABLES, OPTIONAL)
     where, hosts = _hosts(path, table.get("hosts", {}))
     networks = _networks(path, table.get("networks"), where)
-    grid = {
-        name: _listed(f"{path}: experiment: {name}", value)
-        for name, value in table["experiment"].items()
-    }
-    _require_runnable(path, grid)
-    for schedule in grid["schedule"]:
-        require_trust(path, schedule, trust=trust)
+    grids = [_grid(path, each, trust=trust) for each in table["experiment"]]
     cells: list[StudyCell] = []
     refused: list[tuple[Table, str]] = []
-    for values in _combinations(path, grid):
+    for values in _combinations(path, grids):
         try:
             experiment = cell_experiment(values)
         except InvalidConfiguration as error:
@@ -95,6 +91,18 @@ def _digest(table: Table) -> str:
     return sha256(said.encode()).hexdigest()[:16]
 
 
+def _grid(path: str, table: object, *, trust: bool) -> dict[str, list[Any]]:
+    """The values to try of each name, by one of the file's tables."""
+    where = f"{path}: experiment"
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(FIELD, f"{where}: must be a table, or several")
+    grid = {name: _listed(f"{where}: {name}", value) for name, value in table.items()}
+    _require_runnable(where, grid)
+    for schedule in grid["schedule"]:
+        require_trust(path, schedule, trust=trust)
+    return grid
+
+
 def _listed(where: str, value: object) -> list[Any]:
     """The values of a list, of a range, or one alone."""
     if isinstance(value, dict):
@@ -107,9 +115,8 @@ def _listed(where: str, value: object) -> list[Any]:
     return values
 
 
-def _require_runnable(path: str, grid: Mapping[str, object]) -> None:
+def _require_runnable(where: str, grid: Mapping[str, object]) -> None:
     """Refuse values of an experiment that only a simulation has."""
-    where = f"{path}: experiment"
     if "schedule" not in grid:
         raise InvalidConfiguration(FIELD, f"{where}: the key 'schedule' is missing")
     not_run = {*of_group(*PHYSICAL, ABSTRACT, MEASURED, UNEVEN), "tp", "cp", "ep", "balance"}
@@ -118,12 +125,14 @@ def _require_runnable(path: str, grid: Mapping[str, object]) -> None:
             raise InvalidConfiguration(FIELD, f"{where}: {name}: a study does not vary it")
 
 
-def _combinations(path: str, grid: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    count = prod(map(len, grid.values()))
+def _combinations(path: str, grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
+    """Of each grid, all values of a name with all others."""
+    count = sum(prod(map(len, grid.values())) for grid in grids)
     if count > MOST_CELLS:
         raise InvalidConfiguration(FIELD, f"{path}: {count:,} combinations; at most {MOST_CELLS:,}")
-    for values in product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
+    for grid in grids:
+        for values in product(*grid.values()):
+            yield dict(zip(grid, values, strict=True))
 
 
 def cell_experiment(values: Mapping[str, Any]) -> Experiment:

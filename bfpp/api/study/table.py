@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bfpp.api.study.intervals import MeanInterval
-from bfpp.api.study.results import NETWORK, SCHEDULE
-from bfpp.api.study.study import session_of
+from bfpp.api.study.results import NETWORK
+from bfpp.api.study.study import SCHEDULE, session_of
 from bfpp.api.study.study_file import cell_experiment
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.python_file import require_trust

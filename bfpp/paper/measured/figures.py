@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bfpp.api.study.results import SCHEDULE
+from bfpp.api.study.study import SCHEDULE, schedule_of
 from bfpp.api.study.table import TableRow
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.figures.figure_6 import LOOPS, WITHOUT_LOOPS
@@ -18,6 +18,7 @@ from bfpp.paper.measured.claims import (
     claims_of_5,
     claims_of_6,
     claims_of_7,
+    claims_of_hybrid,
 )
 from bfpp.paper.measured.panels import MICROBATCHES, CellPanel, charts, panels
 
@@ -50,7 +51,7 @@ def _figure_5(rows: Sequence[TableRow]) -> MeasuredPanels:
         for panel in found
         if (names := [name for name in panel.curves if name not in METHODS])
     ]
-    claims = claims_of_5(_whole(known, METHODS))
+    claims = [*claims_of_5(_whole(known, METHODS)), *claims_of_hybrid(found)]
     sentence = (
         "Other schedules are not in the paper; breadth-first is beside them." if later else ""
     )
@@ -133,7 +134,7 @@ def _whole(found: Sequence[CellPanel], names: Collection[str]) -> list[CellPanel
 
 
 def _schedule(row: TableRow) -> str:
-    return str(row.values[SCHEDULE])
+    return schedule_of(row.values, row.experiment)
 
 
 def _microbatches(row: TableRow) -> int:

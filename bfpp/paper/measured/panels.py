@@ -85,10 +85,10 @@ def panels(
     curve: Callable[[TableRow], str | None],
     place: Callable[[TableRow], int],
 ) -> list[CellPanel]:
-    """The cells by network and by all values but those `inside` a panel, in the table's order.
+    """The cells by network and by all values but those `inside` a panel and a schedule's own.
 
-    A row whose `curve` is None is left out. Of several at one place the fastest is kept: of
-    measured ones, the one that was measured to be.
+    They are in the table's order. A row whose `curve` is None is left out. Of several at one place
+    the fastest is kept: of measured ones, the one that was measured to be.
     """
     names = [name for name in varied(rows) if name not in inside]
     found: dict[str, dict[str, dict[int, TableRow]]] = {}
@@ -96,7 +96,9 @@ def panels(
         if (name := curve(row)) is None:
             continue
         devices = row.experiment.configuration.degrees.devices
-        others = [_said(each, row.values[each]) for each in names if each in row.values]
+        own = row.experiment.rule.parameters
+        said = [each for each in names if each in row.values and each not in own]
+        others = [_said(each, row.values[each]) for each in said]
         ranks = [f"{devices} ranks"] if {"pp", "dp"} & {*varied(rows)} & {*inside} else []
         points = found.setdefault(", ".join([row.network, *others, *ranks]), {}).setdefault(
             name, {}

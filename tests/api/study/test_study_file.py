@@ -34,6 +34,24 @@ def test_schedules_that_loop_and_others_divide_a_rank_alike(tmp_path):
     assert [(each.loops, each.units) for each in layouts] == [(1, 4), (2, 4)]
 
 
+def test_several_grids_are_added_up_and_values_that_a_cell_has_not_differ_too(tmp_path):
+    common = {"pp": 2, "loops": 2, "microbatches": 4}
+    grids = [
+        {"schedule": ["depth-first", "breadth-first"], **common},
+        {"schedule": "depth-first", **common, "sequence": [2, 4]},
+        {"schedule": "depth-first", **common, "pp_overlap": False},
+    ]
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grids)))
+    assert study.varied == ("schedule", "sequence", "pp_overlap")
+    assert [cell.schedule for cell in study.cells] == [
+        "depth-first", "breadth-first", "depth-first, sequence 2", "depth-first, sequence 4",
+        "depth-first",
+    ]  # fmt: skip
+    assert [cell.others.get("pp_overlap") for cell in study.cells] == [None] * 4 + [False]
+    graphs = [cell.experiment.communication.pp_overlap for cell in study.cells]
+    assert graphs == [True] * 4 + [False]
+
+
 def test_cells_that_one_profile_prices_share_a_session(tmp_path):
     grid = {
         "schedule": ["gpipe", "1f1b"],
@@ -82,6 +100,8 @@ FAULTS = [
     ({"experiment": None}, "the key 'experiment' is missing"),
     ({"experiment": {"pp": 2}}, "experiment: the key 'schedule' is missing"),
     ({"experiment": {"schedule": "gpipe", "model": "gpt-1t"}}, "model: a study does not vary it"),
+    ({"experiment": [{"schedule": "gpipe"}, 3]}, "experiment: must be a table, or several"),
+    ({"experiment": [{"schedule": "gpipe"}, {"pp": 2}]}, "the key 'schedule' is missing"),
     ({"experiment": {"schedule": []}}, "experiment: schedule must hold at least one value"),
     ({"experiment": {"schedule": "fifo"}}, "no cell can be run; the first: .*fifo"),
     ({"experiment": {"schedule": "1f1b", "loop": 2}}, "no cell can be run; the first: loop"),

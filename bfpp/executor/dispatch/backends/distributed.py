@@ -46,6 +46,9 @@ class DistributedBackend:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
         self.groups = ProcessGroups(kind, timeout, device.device)
+        # Gloo's sends end when the socket has the message, which would go on beside the next pass.
+        overlaps = plan.graph.communication.pp_overlap
+        self.answers = not overlaps and device.device.type == "cpu"
         self.group_of = self.groups.make_rounds(memberships(plan, rank, pipeline))
         is_divided = Purpose.LAYERS in self.group_of
         self.shards: Shards = (
@@ -86,12 +89,16 @@ class DistributedBackend:
                 dist.send(self._identity(task, sent), receiver, group)
             # gloo matches messages by this tag, NCCL by their order alone.
             dist.send(sent, receiver, group, task.number)
+            if self.answers:
+                dist.recv(torch.empty(1), receiver, group, task.number)
             worker.pool.give(sent)
         else:
             space, sender = worker.space(task), self.plan.process(task.rank, worker.pipeline)
             if self.checks_messages:
                 self._require(task, space, sender, group)
             dist.recv(space, sender, group, task.number)
+            if self.answers:
+                dist.send(torch.empty(1), sender, group, task.number)
 
     def _identity(self, task: Task, payload: Tensor) -> Tensor:
         return torch.tensor([task.number, payload.numel()], device=payload.device)
