@@ -79,7 +79,7 @@ def _cells(result: StudyResult) -> Iterator[tuple[str, ...]]:
 
 def _why(each: CellResult) -> str:
     """The part that is predicted worst, where there is something to explain."""
-    if abs(each.error) < ROUGHLY_EQUAL:
+    if abs(each.error) < ROUGHLY_EQUAL or each.why is None:
         return ""
     part, seconds = each.why
     return f"{part}, by {in_words(seconds)}"

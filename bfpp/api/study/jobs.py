@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from bfpp.api.running.jobs import checked_plan, job_of, sleeps_of
 from bfpp.api.study.study import HostKind, Study, StudyCell
-from bfpp.executor.settings import Activations, BackendName
+from bfpp.executor.settings import Activations
 from bfpp.launchers.own.model import transformer_source
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import DATA, PASSES, ProfiledCosts
 
 if TYPE_CHECKING:
@@ -27,11 +28,15 @@ def _job(study: Study, cell: StudyCell) -> Job:
         cell.experiment,
         transformer_source(study.model, None, is_causal=False),
         steps=study.measuring.steps,
-        backend=BackendName.CPU,
+        backend=cell.backend,
         microbatch_size=cell.experiment.microbatch_size,
-        activations=Activations.RECOMPUTE,
+        activations=Activations.KEEP,  # which PyTorch's runtime does, too
     )
-    plan = checked_plan(job)
+    try:
+        plan = checked_plan(job)
+    except InvalidConfiguration as error:
+        reason = f"{', '.join(map(str, cell.values.values()))}: {error}"
+        raise InvalidConfiguration("file", reason) from None
     if study.mocked is None:
         return job
     return replace(job, sleeps=sleeps_of(assumed(study, cell), plan))

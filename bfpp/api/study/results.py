@@ -38,8 +38,13 @@ class CellResult:
         return self.predicted / self.measured.mean - 1
 
     @property
-    def why(self) -> tuple[str, float]:
-        """The part of the mean rank's step that is predicted worst, and by how many seconds."""
+    def why(self) -> tuple[str, float] | None:
+        """The part of the mean rank's step that is predicted worst, and by how many seconds.
+
+        None where tasks have no times of their own.
+        """
+        if not self.parts:
+            return None
         errors = {name: predicted - measured for name, (predicted, measured) in self.parts.items()}
         return max(errors.items(), key=lambda each: abs(each[1]))
 

@@ -47,10 +47,16 @@ def run_study(study: Study, folder: Path, journal: StudyJournal, say: Say) -> No
     is_joined = study.where is HostKind.TORCHRUN
     if is_joined and len(study.sessions) > 1:
         raise InvalidInput("FILE: under torchrun, all cells have one pp, dp and microbatch_size")
-    for session, cells in study.sessions.items():
-        # Of processes that torchrun started, only the first knows what is done: all take part.
-        if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due:
-            _Conductor(study, session, cells, folder, journal, say).run()
+    # Of processes that torchrun started, only the first knows what is done: all take part.
+    due = {
+        session: cells
+        for session, cells in study.sessions.items()
+        if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due
+    }
+    # All of them first, so that what cannot be run is said before anything is.
+    jobs = {session: jobs_of(study, cells) for session, cells in due.items()}
+    for session, cells in due.items():
+        _Conductor(study, session, cells, jobs[session], folder, journal, say).run()
 
 
 class _Conductor:
@@ -61,6 +67,7 @@ class _Conductor:
         study: Study,
         session: Session,
         cells: Sequence[StudyCell],
+        jobs: Sequence[Job],
         folder: Path,
         journal: StudyJournal,
         say: Say,
@@ -68,7 +75,7 @@ class _Conductor:
         self.study, self.session, self.cells = study, session, list(cells)
         self.folder, self.journal, self.say = folder, journal, say
         self.profile = folder / session.profile
-        self.jobs = jobs_of(study, self.cells)
+        self.jobs = jobs
         self.predicted: list[Timeline] = []
         if self.profile.exists():
             self._predict()
@@ -130,8 +137,13 @@ class _Conductor:
     def _keep(self, message: Message) -> None:
         number = int(message["job"])
         cell, predicted = self.cells[number], self.predicted[number]
-        measured = _timeline(self.jobs[number], predicted, message["columns"])
-        parts = difference(predicted, measured).mean_rank
+        parts = {}
+        if cell.times_tasks:
+            measured = _timeline(self.jobs[number], predicted, message["columns"])
+            parts = difference(predicted, measured).mean_rank
+            timelines = self.folder / "timelines"
+            timelines.mkdir(exist_ok=True)
+            save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
         row = {
             "step_times": _rounded(message["seconds"]),
             "elapsed_times": _rounded(message["elapsed"]),
@@ -144,9 +156,6 @@ class _Conductor:
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.journal.add(cell, row)
-        timelines = self.folder / "timelines"
-        timelines.mkdir(exist_ok=True)
-        save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
         known = interval(self.journal.medians(cell))
         error = predicted.step_time / known.mean - 1
         self.say(

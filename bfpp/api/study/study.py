@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from bfpp.executor.settings import BackendName
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
 
@@ -67,7 +68,10 @@ def cell_key(network: str, values: Mapping[str, Any]) -> str:
     return json.dumps([network, dict(values)], sort_keys=True)
 
 
-SCHEDULE = "schedule"
+SCHEDULE, BACKEND = "schedule", "backend"
+
+BACKENDS = (BackendName.CPU, BackendName.TORCH_PIPELINING)
+"""The runtimes of a study's cells: ours, and PyTorch's."""
 
 
 def schedule_of(values: Mapping[str, Any], experiment: Experiment) -> str:
@@ -88,6 +92,16 @@ class StudyCell:
     def key(self) -> str:
         """A name that no other cell of a study has."""
         return cell_key(self.network, self.values)
+
+    @property
+    def backend(self) -> BackendName:
+        """The runtime of its passes and transfers."""
+        return BackendName(self.values.get(BACKEND, BackendName.CPU))
+
+    @property
+    def times_tasks(self) -> bool:
+        """True if each task has a time of its own: PyTorch's runtime does a step at once."""
+        return self.backend is not BackendName.TORCH_PIPELINING
 
     @property
     def schedule(self) -> str:

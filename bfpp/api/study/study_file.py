@@ -14,7 +14,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from bfpp.api.study.study import HostKind, Measuring, Study, StudyCell
+from bfpp.api.study.study import (
+    BACKEND,
+    BACKENDS,
+    SCHEDULE,
+    HostKind,
+    Measuring,
+    Study,
+    StudyCell,
+)
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.errors import chosen
@@ -98,6 +106,10 @@ def _grid(path: str, table: object, *, trust: bool) -> dict[str, list[Any]]:
         raise InvalidConfiguration(FIELD, f"{where}: must be a table, or several")
     grid = {name: _listed(f"{where}: {name}", value) for name, value in table.items()}
     _require_runnable(where, grid)
+    for name in grid.get(BACKEND, ()):
+        if name not in BACKENDS:
+            reason = f"{name!r} is not one of {', '.join(BACKENDS)}"
+            raise InvalidConfiguration(FIELD, f"{where}: {BACKEND}: {reason}")
     for schedule in grid["schedule"]:
         require_trust(path, schedule, trust=trust)
     return grid
@@ -117,7 +129,7 @@ def _listed(where: str, value: object) -> list[Any]:
 
 def _require_runnable(where: str, grid: Mapping[str, object]) -> None:
     """Refuse values of an experiment that only a simulation has."""
-    if "schedule" not in grid:
+    if SCHEDULE not in grid:
         raise InvalidConfiguration(FIELD, f"{where}: the key 'schedule' is missing")
     not_run = {*of_group(*PHYSICAL, ABSTRACT, MEASURED, UNEVEN), "tp", "cp", "ep", "balance"}
     for name in grid:
@@ -140,8 +152,8 @@ def cell_experiment(values: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidConfiguration` for values that cannot be.
     """
-    others = {name: value for name, value in values.items() if name != "schedule"}
-    alone = experiment_of({"schedule": values["schedule"]})
+    others = {name: value for name, value in values.items() if name not in (SCHEDULE, BACKEND)}
+    alone = experiment_of({SCHEDULE: values[SCHEDULE]})
     (experiment,) = side_by_side([alone], others)
     experiment.rule.require(experiment.configuration.layout)
     return experiment
@@ -151,7 +163,7 @@ def _distinct(cells: list[StudyCell]) -> Iterator[StudyCell]:
     """Cells without those that are the same experiment as one before: some value is not its own."""
     seen = set()
     for cell in cells:
-        if (same := (cell.network, repr(cell.experiment))) not in seen:
+        if (same := (cell.network, cell.backend, repr(cell.experiment))) not in seen:
             seen.add(same)
             yield cell
 

@@ -18,7 +18,7 @@ from bfpp.executor import events
 from bfpp.executor.measure.passes import Bench, Effort, measure
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import ProcessContext
-from bfpp.executor.settings import CALIBRATION
+from bfpp.executor.settings import CALIBRATION, BackendName
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.measured_timeline import START
@@ -65,7 +65,8 @@ def take_turns(context: ProcessContext, work: Jobs) -> int:
     while (number := _next(context, work.turns)) is not None:
         count += 1
         if number == CALIBRATION:
-            job = replace(work.jobs[0], sleeps=None)  # its small runs have stages of their own
+            # Its small runs have stages of their own, and need the times of their tasks.
+            job = replace(work.jobs[0], sleeps=None, backend=BackendName.CPU)
             _calibrate(Bench(context, job, work.effort, clock_offset), work)
             continue
         job = work.jobs[number]

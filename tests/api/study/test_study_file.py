@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bfpp.api.study.study import HostKind
+from bfpp.api.study.study import BACKENDS, HostKind
 from bfpp.api.study.study_file import AS_IT_IS, read_study
 from bfpp.schedules import InvalidConfiguration
 from tests.helpers.studies import written
@@ -50,6 +50,16 @@ def test_several_grids_are_added_up_and_values_that_a_cell_has_not_differ_too(tm
     assert [cell.others.get("pp_overlap") for cell in study.cells] == [None] * 4 + [False]
     graphs = [cell.experiment.communication.pp_overlap for cell in study.cells]
     assert graphs == [True] * 4 + [False]
+
+
+def test_the_same_order_by_two_runtimes_is_two_cells(tmp_path):
+    grid = {"schedule": "1f1b", "pp": 2, "microbatches": 4, "backend": ["cpu", "torch-pipelining"]}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [cell.backend for cell in study.cells] == [*BACKENDS]
+    assert [cell.times_tasks for cell in study.cells] == [True, False]
+    assert study.varied == ("backend",)
+    ((_, cells),) = study.sessions.items()
+    assert len(cells) == 2
 
 
 def test_cells_that_one_profile_prices_share_a_session(tmp_path):
@@ -102,6 +112,7 @@ FAULTS = [
     ({"experiment": {"schedule": "gpipe", "model": "gpt-1t"}}, "model: a study does not vary it"),
     ({"experiment": [{"schedule": "gpipe"}, 3]}, "experiment: must be a table, or several"),
     ({"experiment": [{"schedule": "gpipe"}, {"pp": 2}]}, "the key 'schedule' is missing"),
+    ({"experiment": {"schedule": "gpipe", "backend": "cuda"}}, "backend: 'cuda' is not one of cpu"),
     ({"experiment": {"schedule": []}}, "experiment: schedule must hold at least one value"),
     ({"experiment": {"schedule": "fifo"}}, "no cell can be run; the first: .*fifo"),
     ({"experiment": {"schedule": "1f1b", "loop": 2}}, "no cell can be run; the first: loop"),
