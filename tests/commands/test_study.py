@@ -56,8 +56,9 @@ def test_measurements_are_not_overwritten_nor_gone_on_with_unasked(bfpp):
     [
         (
             {"where": "torchrun"},
-            "where is torchrun: the command is to be started by torchrun",
+            "where is torchrun: torchrun is to start it",
         ),
+        ({"where": "ssh", "names": ["a", "b"]}, "where is ssh: --job writes what starts it"),
         ({"where": "elsewhere"}, "hosts: where: 'elsewhere' is not one of here, namespaces"),
     ],
 )
@@ -82,6 +83,20 @@ def test_code_that_a_study_names_is_not_run_unasked(bfpp):
     code, out, err = bfpp("study grid.toml --out o --dry-run --trust")
     assert (code, Path("ran").exists()) == (0, True), err
     assert "1 cell" in out
+
+
+def test_a_job_is_of_hosts_that_others_start(bfpp):
+    code, _, err = bfpp("study grid.toml --out o --job job.sh")
+    assert (code, err) == (
+        2, "bfpp study: --job: is for hosts where is ssh, slurm, kubernetes, not here\n"
+    )  # fmt: skip
+    written(Path("grid.toml"), hosts={"where": "slurm", "count": 2})
+    code, _, err = bfpp("study grid.toml --out o --job job.sbatch")
+    assert (code, err) == (0, "wrote job.sbatch\n")
+    assert (
+        f"{Path.cwd() / 'grid.toml'} --out {Path.cwd() / 'o'} --resume"
+        in Path("job.sbatch").read_text()
+    )
 
 
 def test_what_a_runtime_cannot_run_is_said_before_anything_is_run(bfpp):

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp.api.running.jobs import checked_plan, job_of, sleeps_of
-from bfpp.api.study.study import HostKind, Study, StudyCell
+from bfpp.api.study.hosts import HostKind
+from bfpp.api.study.study import Study, StudyCell
 from bfpp.executor.settings import Activations
 from bfpp.launchers.own.model import transformer_source
 from bfpp.schedules import InvalidConfiguration
@@ -55,8 +56,8 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
     session = cell.session
     bits = study.networks[cell.network]
     rate = bits / 8 if bits else FAST
-    processes = session.pp * session.dp // study.hosts
-    is_apart = study.where is HostKind.NAMESPACES
+    processes = session.pp * session.dp // study.hosts.count
+    is_apart = study.hosts.where is HostKind.NAMESPACES
     return ProfiledCosts(
         name="the study's file",
         run={
@@ -73,7 +74,8 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
         data=dict.fromkeys(DATA, NOTHING),
         dispatch={"next": 0.0, "wake": 0.0},
         copies=dict.fromkeys(DATA, NOTHING),
-        hosts=({"processes": processes, "out": rate, "into": rate},) * (study.hosts * is_apart),
+        hosts=({"processes": processes, "out": rate, "into": rate},)
+        * (study.hosts.count * is_apart),
     )
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from bfpp.api.predictions import predict
 from bfpp.api.running.jobs import about
+from bfpp.api.study.hosts import HostKind
 from bfpp.api.study.intervals import interval
 from bfpp.api.study.jobs import jobs_of
 from bfpp.api.study.journal import StudyJournal, seconds_of
 from bfpp.api.study.namespaces import namespaces
-from bfpp.api.study.study import HostKind, Session, Study, StudyCell
+from bfpp.api.study.study import Session, Study, StudyCell
 from bfpp.api.study.turns import StudyTurns
 from bfpp.schedules import InvalidInput
 from bfpp.sim.costs.measured.profile import load_profile
@@ -44,7 +45,7 @@ def run_study(study: Study, folder: Path, journal: StudyJournal, say: Say) -> No
     Profiles and measured timelines are written to the folder. A session whose processes fail is
     begun again; raises `RunFailed` after the third failure with nothing measured in between.
     """
-    is_joined = study.where is HostKind.TORCHRUN
+    is_joined = study.hosts.are_joined
     if is_joined and len(study.sessions) > 1:
         raise InvalidInput("FILE: under torchrun, all cells have one pp, dp and microbatch_size")
     # Of processes that torchrun started, only the first knows what is done: all take part.
@@ -184,12 +185,11 @@ def _hosts(study: Study, session: Session, folder: Path) -> Iterator[Hosts]:
     from bfpp.executor.processes import HERE
 
     bits = study.networks[session.network]
-    if study.where is not HostKind.NAMESPACES:
+    if study.hosts.where is not HostKind.NAMESPACES:
         yield HERE
         return
-    if (session.pp * session.dp) % study.hosts:
-        raise InvalidInput(
-            f"hosts: {session.pp * session.dp} processes do not fill {study.hosts} hosts"
-        )
-    with namespaces(study.hosts, bits, folder) as hosts:
+    count = study.hosts.count
+    if (session.pp * session.dp) % count:
+        raise InvalidInput(f"hosts: {session.pp * session.dp} processes do not fill {count} hosts")
+    with namespaces(count, bits, folder) as hosts:
         yield hosts

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from bfpp.api.study.hosts import StudyHosts
 from bfpp.executor.settings import BackendName
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
-
-
-class HostKind(StrEnum):
-    """Launchers of a study's processes, and their hosts."""
-
-    HERE = "here"
-    NAMESPACES = "namespaces"
-    TORCHRUN = "torchrun"
 
 
 @dataclass(frozen=True)
@@ -134,8 +126,7 @@ class Study:
     refused: tuple[tuple[Mapping[str, Any], str], ...]
     model: Transformer
     mocked: Mapping[str, float] | None
-    where: HostKind
-    hosts: int
+    hosts: StudyHosts
     networks: Mapping[str, float | None]
     measuring: Measuring
     digest: str

@@ -14,18 +14,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from bfpp.api.study.hosts import HostKind, StudyHosts, read_hosts
 from bfpp.api.study.study import (
     BACKEND,
     BACKENDS,
     SCHEDULE,
-    HostKind,
     Measuring,
     Study,
     StudyCell,
 )
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.errors import chosen
 from bfpp.schedules.formats.python_file import require_trust
 from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
@@ -61,8 +60,8 @@ def read_study(path: str, *, trust: bool = False) -> Study:
     if isinstance(only := table.get("experiment"), dict):
         table = {**table, "experiment": [only]}
     table = require_keys(FIELD, path, table, TABLES, OPTIONAL)
-    where, hosts = _hosts(path, table.get("hosts", {}))
-    networks = _networks(path, table.get("networks"), where)
+    hosts = read_hosts(path, table.get("hosts", {}))
+    networks = _networks(path, table.get("networks"), hosts)
     grids = [_grid(path, each, trust=trust) for each in table["experiment"]]
     cells: list[StudyCell] = []
     refused: list[tuple[Table, str]] = []
@@ -72,6 +71,7 @@ def read_study(path: str, *, trust: bool = False) -> Study:
         except InvalidConfiguration as error:
             refused.append((values, str(error)))
         else:
+            hosts.require(experiment.pp * (experiment.dp or 1), f"{path}: hosts")
             cells += [StudyCell(network, values, experiment) for network in networks]
     if not cells:
         values, reason = refused[0]
@@ -82,7 +82,6 @@ def read_study(path: str, *, trust: bool = False) -> Study:
         tuple(refused),
         _model(path, table.get("model", {})),
         _mocked(path, table.get("compute")),
-        where,
         hosts,
         networks,
         _measuring(path, table.get("measuring", {})),
@@ -195,23 +194,10 @@ def _mocked(path: str, table: Table | None) -> dict[str, float] | None:
     return {**half, **given}
 
 
-def _hosts(path: str, table: Table) -> tuple[HostKind, int]:
-    where = f"{path}: hosts"
-    given = require_keys(FIELD, where, table, {"where": str, "count": int}, ("where", "count"))
-    try:
-        kind = chosen(HostKind, FIELD, given.get("where", HostKind.HERE))
-    except InvalidConfiguration as error:
-        raise InvalidConfiguration(FIELD, f"{where}: where: {error.reason}") from None
-    if (kind is HostKind.NAMESPACES) != ("count" in given):
-        reason = "says how many namespaces there are to be, and belongs to them"
-        raise InvalidConfiguration(FIELD, f"{where}: count {reason}")
-    return kind, given.get("count", 1)
-
-
-def _networks(path: str, table: Table | None, where: HostKind) -> dict[str, float | None]:
+def _networks(path: str, table: Table | None, hosts: StudyHosts) -> dict[str, float | None]:
     if table is None:
         return {AS_IT_IS: None}
-    if where is not HostKind.NAMESPACES:
+    if hosts.where is not HostKind.NAMESPACES:
         reason = "only namespaces have networks of a given speed"
         raise InvalidConfiguration(FIELD, f"{path}: networks: {reason}")
     rates = require_keys(FIELD, f"{path}: networks", table, dict.fromkeys(table, float))

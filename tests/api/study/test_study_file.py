@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from bfpp.api.study.study import BACKENDS, HostKind
+from bfpp.api.study.hosts import HostKind
+from bfpp.api.study.study import BACKENDS
 from bfpp.api.study.study_file import AS_IT_IS, read_study
 from bfpp.schedules import InvalidConfiguration
 from tests.helpers.studies import written
@@ -23,7 +24,7 @@ def test_cells_are_all_combinations_on_all_networks(tmp_path):
         for network in ("fast", "slow")
     ]
     assert study.varied == ("schedule", "microbatches")
-    assert (study.where, study.hosts) == (HostKind.NAMESPACES, 2)
+    assert (study.hosts.where, study.hosts.count) == (HostKind.NAMESPACES, 2)
     assert len({cell.key for cell in study.cells}) == 8
 
 
@@ -121,8 +122,11 @@ FAULTS = [
     ({"compute": {"forward": 1.0}}, "compute: the key 'backward' is missing"),
     ({"compute": {"forward": 1.0, "backward": -1}}, "compute: backward must be positive"),
     ({"hosts": {"where": "moon"}}, "hosts: where: .*moon"),
-    ({"hosts": {"where": "namespaces"}}, "hosts: count says how many namespaces"),
-    ({"hosts": {"count": 3}}, "hosts: count .* belongs to them"),
+    ({"hosts": {"where": "namespaces"}}, "hosts: the key 'count' is missing"),
+    ({"hosts": {"count": 3}}, "hosts: unknown key 'count'"),
+    ({"hosts": {"where": "ssh", "names": ["a", 3]}}, "hosts: names must be a list of words"),
+    ({"hosts": {"where": "ssh", "names": ["a"]}}, "hosts: 1 x 1 processes, and its cells need 2"),
+    ({"hosts": {"where": "kubernetes", "count": 2}}, "hosts: the key 'image' is missing"),
     ({"networks": {"slow": 1e6}}, "only namespaces have networks"),
     ({"measuring": {"least": 4, "most": 3}}, "measuring: most must be at least 4"),
     ({"measuring": {"step": 4}}, "measuring: unknown key 'step'"),
