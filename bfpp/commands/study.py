@@ -10,8 +10,8 @@ from typing import Any
 
 from bfpp.api.running.jobs import fail, is_first, require_torch, this_machine
 from bfpp.api.study.estimate import Estimate, estimate, step_estimates
-from bfpp.api.study.hosts import JOBS, HostKind
-from bfpp.api.study.job_files import JobPaths, job_file
+from bfpp.api.study.hosts.job_files import JobPaths, job_file
+from bfpp.api.study.hosts.study_hosts import JOBS, HostKind
 from bfpp.api.study.journal import NAME, StudyJournal
 from bfpp.api.study.results import NETWORK, results_of
 from bfpp.api.study.study import Study, StudyCell
@@ -111,7 +111,7 @@ def _write_job(study: Study, folder: Path, options: argparse.Namespace) -> None:
     given = Path(options.file), folder
     grid, out = (each.resolve() for each in given) if is_there else given
     with options.job.written() as path:
-        text = job_file(study.hosts, JobPaths(grid, out, Path.cwd()), most)
+        text = job_file(study.hosts, JobPaths(grid, out, NAME, Path.cwd()), most)
         path.write_text(text, encoding="utf-8")
 
 

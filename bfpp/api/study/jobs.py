@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp.api.running.jobs import checked_plan, job_of, sleeps_of
-from bfpp.api.study.hosts import HostKind
+from bfpp.api.study.hosts.study_hosts import HostKind
 from bfpp.api.study.study import Study, StudyCell
 from bfpp.executor.settings import Activations
 from bfpp.launchers.own.model import transformer_source

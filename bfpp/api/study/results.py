@@ -12,6 +12,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
+from bfpp.api.study.clocks import ClockDrift, clock_drifts
 from bfpp.api.study.intervals import MeanInterval, interval, rank_agreement
 from bfpp.api.study.journal import Row, StudyJournal
 from bfpp.api.study.study import Study, StudyCell, cell_key
@@ -121,6 +122,7 @@ class StudyResult:
     study: Study
     about: Mapping[str, Any]
     results: Sequence[CellResult]
+    clocks: Sequence[ClockDrift] = ()
 
     @cached_property
     def groups(self) -> list[RankedCells]:
@@ -162,6 +164,7 @@ class StudyResult:
             **self.summary,
             "cells": [each.record for each in self.results],
             "groups": [each.record for each in self.groups],
+            "clocks": [each.record for each in self.clocks],
             "refused": self.study.refused_record,
         }
 
@@ -172,6 +175,7 @@ def results_of(study: Study, journal: StudyJournal) -> StudyResult:
         study,
         journal.about,
         [_result(cell, journal) for cell in study.cells if journal.of(cell)],
+        clock_drifts(study, journal),
     )
 
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from bfpp.api.predictions import predict
 from bfpp.api.running.jobs import about
-from bfpp.api.study.hosts import HostKind
+from bfpp.api.study.hosts.namespaces import namespaces
+from bfpp.api.study.hosts.study_hosts import HostKind
 from bfpp.api.study.intervals import interval
 from bfpp.api.study.jobs import jobs_of
 from bfpp.api.study.journal import StudyJournal, seconds_of
-from bfpp.api.study.namespaces import namespaces
 from bfpp.api.study.study import Session, Study, StudyCell
 from bfpp.api.study.turns import StudyTurns
 from bfpp.schedules import InvalidInput
@@ -154,6 +154,7 @@ class _Conductor:
                 for name, pair in parts.items()
                 if pair.simulated or pair.measured
             },
+            "clocks": message["clocks"],
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.journal.add(cell, row)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bfpp.api.study.hosts import StudyHosts
+from bfpp.api.study.hosts.study_hosts import StudyHosts
 from bfpp.executor.settings import BackendName
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from bfpp.api.study.hosts import HostKind, StudyHosts, read_hosts
+from bfpp.api.study.hosts.study_hosts import HostKind, StudyHosts, read_hosts
 from bfpp.api.study.study import (
     BACKEND,
     BACKENDS,

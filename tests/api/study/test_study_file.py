@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bfpp.api.study.hosts import HostKind
+from bfpp.api.study.hosts.study_hosts import HostKind
 from bfpp.api.study.study import BACKENDS
 from bfpp.api.study.study_file import AS_IT_IS, read_study
 from bfpp.schedules import InvalidConfiguration

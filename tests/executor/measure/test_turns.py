@@ -56,6 +56,10 @@ def test_jobs_of_other_task_graphs_take_turns_in_the_same_processes():
     turns = [each for each in heard if each["event"] == "turn"]
     assert [each["job"] for each in turns] == order
     for each in turns:
+        # Both processes are on this machine, and share its clock.
+        assert each["clocks"]["since"] < each["clocks"]["at"]
+        (clock,) = each["clocks"]["hosts"]
+        assert clock == [0.0, 0.0]
         # Forward and backward of four micro-batches, on each of two ranks, one after the other.
         assert len(each["seconds"]) == len(each["elapsed"]) == 2
         least = 2 * 4 * SECONDS + 2 * SECONDS

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bfpp.api.study.hosts.namespaces import namespaces
 from bfpp.api.study.journal import NAME
-from bfpp.api.study.namespaces import namespaces
 from bfpp.schedules import InvalidInput
 from bfpp.traces.formats.timeline_json import load_timeline
 from tests.helpers.studies import written
@@ -68,7 +68,7 @@ def test_hosts_are_gone_after_a_failure_and_those_of_a_study_that_was_killed_are
     killed = f"""
 import os
 from pathlib import Path
-from bfpp.api.study.namespaces import namespaces
+from bfpp.api.study.hosts.namespaces import namespaces
 with namespaces(2, 5e7, Path({str(tmp_path)!r})):
     os._exit(9)
 """

@@ -15,8 +15,7 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.api.study.hosts import HostKind, StudyHosts
-from bfpp.api.study.journal import NAME
+from bfpp.api.study.hosts.study_hosts import HostKind, StudyHosts
 from bfpp.launchers.sources.documents import yaml_text
 
 TITLE = "bfpp-study"
@@ -50,10 +49,11 @@ done
 
 
 class JobPaths(NamedTuple):
-    """The study's file and its folder, which all hosts have, and the folder of both."""
+    """The study's file, folder and journal, which all hosts have, and where to start."""
 
     grid: Path
     out: Path
+    journal: str
     here: Path
 
 
@@ -82,7 +82,7 @@ def _ssh(hosts: StudyHosts, paths: JobPaths, seconds: float | None) -> str:
 #!/bin/bash
 {MARK.format("bash")}
 set -u
-journal={shlex.quote(str(paths.out / NAME))}
+journal={shlex.quote(str(paths.out / paths.journal))}
 hosts=({shlex.join(hosts.names)})
 command={shlex.quote(command)}
 attempt() {{
@@ -116,7 +116,7 @@ def _slurm(hosts: StudyHosts, paths: JobPaths, seconds: float | None) -> str:
 {MARK.format("sbatch")}
 {directives}
 set -u
-journal={shlex.quote(str(paths.out / NAME))}
+journal={shlex.quote(str(paths.out / paths.journal))}
 PET_MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PET_MASTER_ADDR
 attempt() {{

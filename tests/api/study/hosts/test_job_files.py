@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bfpp.api.study.hosts import HostKind, StudyHosts
-from bfpp.api.study.job_files import JobPaths, job_file
+from bfpp.api.study.hosts.job_files import JobPaths, job_file
+from bfpp.api.study.hosts.study_hosts import HostKind, StudyHosts
 from bfpp.api.study.journal import NAME
 from tests.helpers.studies import written
 
@@ -61,9 +61,8 @@ def program(path: Path, text: str) -> Path:
 def rendered(folder: Path, hosts: StudyHosts, seconds: float | None = None) -> Path:
     path = folder / "job"
     (folder / "out").mkdir(exist_ok=True)
-    path.write_text(
-        job_file(hosts, JobPaths(folder / "grid.toml", folder / "out", folder), seconds)
-    )
+    paths = JobPaths(folder / "grid.toml", folder / "out", NAME, folder)
+    path.write_text(job_file(hosts, paths, seconds))
     return path
 
 
