@@ -131,7 +131,7 @@ class _Conductor:
         """Predict all cells by the profile, before any of them is run."""
         costs = load_profile(str(self.profile))
         self.predicted = [
-            predict(cell.experiment.changed(profile=costs)).timeline for cell in self.cells
+            predict(cell.predicted.changed(profile=costs)).timeline for cell in self.cells
         ]
         self.say(f"{self.session.name}: {len(self.cells)} cells predicted")
 

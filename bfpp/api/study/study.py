@@ -10,6 +10,7 @@ from typing import Any
 
 from bfpp.api.study.hosts.study_hosts import StudyHosts
 from bfpp.executor.settings import BackendName
+from bfpp.schedules.settings.sharding import P2P
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
 
@@ -94,6 +95,14 @@ class StudyCell:
     def times_tasks(self) -> bool:
         """True if each task has a time of its own: PyTorch's runtime does a step at once."""
         return self.backend is not BackendName.TORCH_PIPELINING
+
+    @property
+    def predicted(self) -> Experiment:
+        """The experiment with transfers posted as its runtime does it."""
+        posts = self.experiment.communication
+        if self.backend is not BackendName.TORCH_PIPELINING or not posts.pp_overlap:
+            return self.experiment
+        return self.experiment.changed(p2p=P2P.POSTED)
 
     @property
     def schedule(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from bfpp.api.study.hosts.study_hosts import HostKind
 from bfpp.api.study.study import BACKENDS
 from bfpp.api.study.study_file import AS_IT_IS, read_study
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import P2P, InvalidConfiguration
 from tests.helpers.studies import written
 
 
@@ -58,6 +58,8 @@ def test_the_same_order_by_two_runtimes_is_two_cells(tmp_path):
     study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
     assert [cell.backend for cell in study.cells] == [*BACKENDS]
     assert [cell.times_tasks for cell in study.cells] == [True, False]
+    posts = [cell.predicted.communication.p2p for cell in study.cells]
+    assert posts == [P2P.CHANNELS, P2P.POSTED]
     assert study.varied == ("backend",)
     ((_, cells),) = study.sessions.items()
     assert len(cells) == 2

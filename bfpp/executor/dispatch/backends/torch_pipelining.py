@@ -47,6 +47,7 @@ def require_runnable(plan: Plan) -> None:
         "tied_embeddings": ("adds up no gradients of two stages", bool(plan.tied)),
         "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
         "tp": ("runs whole layers", plan.tp > 1),
+        "pp_overlap": ("overlaps transfers", not plan.graph.communication.pp_overlap),
         "copies": ("has one copy of a stage", bool(layout.copies)),
         "offload": ("offloads nothing", plan.graph.communication.offload > 0),
         "compile": ("runs layers uncompiled here", plan.compile),
