@@ -1,7 +1,8 @@
 """Claims of the paper on figures 5 to 7, judged by a study's measurements.
 
-Each is judged on each network, by throughputs as measured and, beside them, as predicted; what was
-measured decides. Panels given have all curves that a claim speaks of, at all places.
+Each is judged on each network, and for what else differs between panels, by throughputs as measured
+and, beside them, as predicted; what was measured decides. Panels given have all curves that a claim
+speaks of, at all places.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Said(NamedTuple):
 
 
 Judge = Callable[[Sequence[Rates]], Said]
-"""Judges panels of one network."""
+"""Judges panels of one case."""
 
 
 def claims_of_5(panels: Sequence[CellPanel]) -> list[Claim]:
@@ -72,13 +73,13 @@ def claims_of_5(panels: Sequence[CellPanel]) -> list[Claim]:
 
 
 def claims_of_6(panels: Sequence[CellPanel]) -> list[Claim]:
-    """Claims on loops, on each network's panels of the smallest and of the largest batch."""
+    """Claims on loops, on each case's panels of the smallest and of the largest batch."""
     judged: dict[str, Judge] = {
         "both benefit from the smaller bubble, more at the small batch": _bubble,
         "depth-first benefits from looping at the small batch only": _small_only,
     }
-    networks = [[*of] for _, of in groupby(panels, key=lambda each: each.network)]
-    return _claims(judged, [[of[0], of[-1]] for of in networks if len(of) > 1])
+    cases = [[*of] for _, of in groupby(panels, key=lambda each: each.case)]
+    return _claims(judged, [[of[0], of[-1]] for of in cases if len(of) > 1])
 
 
 def claims_of_7(panels: Sequence[CellPanel]) -> list[Claim]:
@@ -101,7 +102,7 @@ def claims_of_hybrid(panels: Sequence[CellPanel]) -> list[Claim]:
 
 
 def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[CellPanel]]) -> list[Claim]:
-    """Each claim on each network: as measured, and as predicted where that is not the same."""
+    """Each claim on each case: as measured, and as predicted where that is not the same."""
     claims = []
     for paper, judge in judged.items():
         for group in groups:
@@ -110,7 +111,7 @@ def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[CellPanel]]) 
             beside = "" if words == predicted else f" (predicted: {predicted})"
             if not _overlap(group):
                 reason = reason.replace(OVERLAP, "").strip()
-            claims.append(Claim(f"{group[0].network}: {paper}", words + beside, holds, reason))
+            claims.append(Claim(f"{group[0].case}: {paper}", words + beside, holds, reason))
     return claims
 
 

@@ -61,17 +61,15 @@ def _figure_5(rows: Sequence[TableRow]) -> MeasuredPanels:
 
 def _figure_6(rows: Sequence[TableRow]) -> MeasuredPanels:
     """The looped schedules by loops; with one, they are those that do not loop."""
-    networks = [*dict.fromkeys(row.network for row in rows)]
-    found = sorted(
-        _drawable(panels(rows, (SCHEDULE, "loops", "units_per_stage"), _looped, _loops)),
-        key=lambda panel: (networks.index(panel.network), _batch(panel.cells[0])),
-    )
+    found = _drawable(panels(rows, (SCHEDULE, "loops", "units_per_stage"), _looped, _loops))
+    cases = [*dict.fromkeys(panel.case for panel in found)]
+    found.sort(key=lambda panel: (cases.index(panel.case), _batch(panel.cells[0])))
     whole = [panel for panel in _whole(found, WITHOUT_LOOPS) if panel.axis[0] == 1]
     missing = [each for each in LOOPS if each not in {at for panel in found for at in panel.axis}]
     sentence = "With one loop, breadth-first is GPipe, and depth-first 1F1B."
     if missing:
         sentence += f" Not in the study: {' and '.join(map(str, missing))} loops."
-    columns = _columns([panel for panel in found if panel.network == found[0].network])
+    columns = _columns([panel for panel in found if panel.case == found[0].case])
     return MeasuredPanels(found, "loops (stages per device)", columns, claims_of_6(whole), sentence)
 
 
