@@ -10,9 +10,11 @@ from typing import Any
 
 from bfpp.api.running.jobs import fail, is_first, require_torch, this_machine
 from bfpp.api.study.estimate import Estimate, estimate, step_estimates
+from bfpp.api.study.hosts.job_files import JobPaths, job_file
+from bfpp.api.study.hosts.study_hosts import JOBS, HostKind
 from bfpp.api.study.journal import NAME, StudyJournal
 from bfpp.api.study.results import NETWORK, results_of
-from bfpp.api.study.study import HostKind, Study, StudyCell
+from bfpp.api.study.study import Study, StudyCell
 from bfpp.api.study.study_file import read_study
 from bfpp.api.study.table import TABLE
 from bfpp.options import shared
@@ -20,8 +22,8 @@ from bfpp.reports.pictures import write_figure
 from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
 from bfpp.schedules import InvalidInput
 from bfpp.terminal.error_lines import blaming
-from bfpp.terminal.formats import HTML, STUDY_JOURNAL, STUDY_TABLE, SVG
-from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder
+from bfpp.terminal.formats import HTML, JOB, STUDY_JOURNAL, STUDY_TABLE, SVG
+from bfpp.terminal.outputs import Output, add_force_argument, add_output, add_output_folder
 from bfpp.terminal.parser import Parser
 from bfpp.terminal.printing import counted, note, print_json, print_table
 from bfpp.traces.timeline.units import in_words
@@ -56,6 +58,13 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="print the cells and how long the study will take, and run nothing",
     )
+    add_output(
+        parser,
+        "--job",
+        [JOB],
+        "write the job that starts the study on its hosts (a script for bash, of ssh, or for "
+        "sbatch, or YAML for kubectl), print the cells, and run nothing",
+    )
     parser.add_argument(
         "--report",
         action="store_true",
@@ -73,8 +82,14 @@ def run(options: argparse.Namespace) -> int:
     with blaming("--out"):
         for name, output in outputs.items():
             output.require_ours(options.force and name != NAME)
-    if options.dry_run:
-        return _plan(study, StudyJournal(folder.path, study), options)
+    if options.job and study.hosts.where not in JOBS:
+        reason = f"is for hosts where is {', '.join(JOBS)}, not {study.hosts.where}"
+        raise InvalidInput(f"--job: {reason}")
+    if options.job or options.dry_run:
+        _plan(study, StudyJournal(folder.path, study), options)
+        if options.job:
+            _write_job(study, folder.path, options)
+        return 0
     keeps = is_first() and not options.report
     journal = StudyJournal(folder.path, study, _about() if keeps else None)
     if not options.report:
@@ -89,15 +104,29 @@ def run(options: argparse.Namespace) -> int:
     return _report(study, journal, outputs, options)
 
 
+def _write_job(study: Study, folder: Path, options: argparse.Namespace) -> None:
+    steps = step_estimates(study)
+    most = estimate(study, StudyJournal(folder, study), steps).most if steps else None
+    is_there = study.hosts.where is not HostKind.KUBERNETES  # pods have other paths
+    given = Path(options.file), folder
+    grid, out = (each.resolve() for each in given) if is_there else given
+    with options.job.written() as path:
+        text = job_file(study.hosts, JobPaths(grid, out, NAME, Path.cwd()), most)
+        path.write_text(text, encoding="utf-8")
+
+
 def _run(study: Study, folder: Path, journal: StudyJournal) -> int:
     require_torch()
     from bfpp.api.study.running import run_study
     from bfpp.executor.processes import RunFailed
     from bfpp.executor.processes.environment import is_joined
 
-    if (study.where is HostKind.TORCHRUN) != is_joined():
-        started = "is to be started by" if study.where is HostKind.TORCHRUN else "was not made for"
-        raise InvalidInput(f"FILE: hosts: where is {study.where}: the command {started} torchrun")
+    if study.hosts.are_joined != is_joined():
+        where = study.hosts.where
+        reason = "the command was not made for torchrun"
+        if study.hosts.are_joined:
+            reason = "--job writes what starts it" if where in JOBS else "torchrun is to start it"
+        raise InvalidInput(f"FILE: hosts: where is {where}: {reason}")
     say = _say if is_first() else _nothing
     if is_first() and (steps := step_estimates(study)):
         say(_in_words(estimate(study, journal, steps)))
@@ -125,7 +154,7 @@ def _about() -> dict[str, Any]:
     return {**this_machine(), "cores": os.cpu_count()}
 
 
-def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> int:
+def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> None:
     """The cells, and the time that they will take."""
     known = step_estimates(study)
     expected = estimate(study, journal, known) if known else None
@@ -143,11 +172,11 @@ def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> i
                 "seconds_most": expected and expected.most,
             }
         )
-        return 0
+        return
     rows = [
         (
             cell.network,
-            *(str(cell.values[name]) for name in study.varied),
+            *(str(cell.values.get(name, "")) for name in study.varied),
             "" if step is None else in_words(step),
             str(len(journal.of(cell))),
         )
@@ -155,10 +184,11 @@ def _plan(study: Study, journal: StudyJournal, options: argparse.Namespace) -> i
     ]
     columns = (NETWORK, *study.varied, "step, roughly", "repetitions so far")
     print_table(f"{study.title}: {len(study.cells)} cells", columns, rows)
+    if options.job:  # it says this when it runs
+        return
     for values, reason in study.refused:
         _say(f"not run: {', '.join(map(str, values.values()))}: {reason}")
     _say(_in_words(expected) if expected else "no estimate of time where layers compute")
-    return 0
 
 
 def _report(

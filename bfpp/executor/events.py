@@ -71,15 +71,20 @@ def saved(step: int, path: Path) -> Message:
 
 
 def taken(
-    job: int, seconds: Sequence[float], elapsed: Sequence[float], columns: Sequence[Any]
+    job: int,
+    seconds: Sequence[float],
+    elapsed: Sequence[float],
+    columns: Sequence[Any],
+    clocks: Mapping[str, Any],
 ) -> Message:
-    """A job has had its turn."""
+    """A job has had its turn; before it, `clocks` were compared."""
     return {
         "event": "turn",
         "job": job,
         "seconds": [*seconds],
         "elapsed": [*elapsed],
         "columns": columns,
+        "clocks": clocks,
     }
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
+from bfpp.api.study.clocks import PPM
 from bfpp.api.study.intervals import CONFIDENCE
-from bfpp.api.study.results import NETWORK, SCHEDULE, SHARE, CellResult, StudyResult
+from bfpp.api.study.results import NETWORK, SHARE, CellResult, StudyResult
 from bfpp.api.study.study import Study
 from bfpp.api.study.table import NUMBERS
 from bfpp.terminal.outputs import Output
@@ -25,6 +26,9 @@ INTERVAL = f"± {CONFIDENCE:.0%}"
 CELL_COLUMNS = ("repetitions", "measured", INTERVAL, "predicted", "error", "predicted worst")
 GROUP_COLUMNS = ("cells", "Kendall's tau", "best", "predicted best", "slower than the best")
 
+CLOCKS = "Clocks of hosts, beside the first one's"
+CLOCK_COLUMNS = ("session", "host", "offset at the start", "offset at the end", "drift", "over")
+
 ROUGHLY_EQUAL = 0.01
 """The error below which nothing is to be explained."""
 
@@ -35,6 +39,8 @@ def print_study(result: StudyResult) -> None:
     print_table(result.study.title, (NETWORK, *names, *CELL_COLUMNS), list(_cells(result)))
     others = _others(result.study)
     print_table("Rankings of schedules", (NETWORK, *others, *GROUP_COLUMNS), list(_groups(result)))
+    if result.clocks:
+        print_table(CLOCKS, CLOCK_COLUMNS, list(_clocks(result)))
     for line in sentences(result):
         output().print(Text(line))
 
@@ -79,15 +85,15 @@ def _cells(result: StudyResult) -> Iterator[tuple[str, ...]]:
 
 def _why(each: CellResult) -> str:
     """The part that is predicted worst, where there is something to explain."""
-    if abs(each.error) < ROUGHLY_EQUAL:
+    if abs(each.error) < ROUGHLY_EQUAL or each.why is None:
         return ""
     part, seconds = each.why
     return f"{part}, by {in_words(seconds)}"
 
 
 def _others(study: Study) -> list[str]:
-    """The values other than the schedule that differ."""
-    return [name for name in study.varied if name != SCHEDULE]
+    """The values other than the schedule's own that differ."""
+    return [name for name in study.varied if any(name in cell.others for cell in study.cells)]
 
 
 def _groups(result: StudyResult) -> Iterator[tuple[str, ...]]:
@@ -98,9 +104,29 @@ def _groups(result: StudyResult) -> Iterator[tuple[str, ...]]:
             *(_shown(group.values.get(name)) for name in _others(result.study)),
             str(len(group.results)),
             "" if tau is None else f"{tau:.2f}",
-            str(group.best.cell.values[SCHEDULE]),
-            str(group.predicted_best.cell.values[SCHEDULE]),
+            str(group.best.cell.schedule),
+            str(group.predicted_best.cell.schedule),
             f"{group.loss:.1%}",
+        )
+
+
+def _clocks(result: StudyResult) -> Iterator[tuple[str, ...]]:
+    for each in result.clocks:
+        drift = ""
+        if each.drift is not None and each.drift_error is not None:
+            drift = f"{PPM * each.drift:+.2f} ± {PPM * each.drift_error:.2f} ppm"
+        yield (
+            each.session,
+            str(each.host),
+            *(
+                f"{in_words(offset)} ± {in_words(error)}"
+                for offset, error in (
+                    (each.start, each.start_error),
+                    (each.end, each.end_error),
+                )
+            ),
+            drift,
+            in_words(each.seconds),
         )
 
 
@@ -128,6 +154,8 @@ def write_study_page(file: Output, result: StudyResult) -> None:
             Section("Rankings of schedules", columns=others, rows=list(_groups(result))),
             Section("Cells", columns=names, rows=list(_cells(result))),
         ]
+    if result.clocks:
+        sections.append(Section(CLOCKS, columns=CLOCK_COLUMNS, rows=list(_clocks(result))))
     if refused := result.study.refused:
         rows = [
             (", ".join(f"{name} {value}" for name, value in values.items()), reason)

@@ -103,6 +103,7 @@ ORDERS = FileFormat("file of orders", (".csv",), _are_orders)
 JOURNAL = _with_format("journal of a search", (), "search journal")
 STUDY_JOURNAL = _with_format("journal of a study", (".jsonl",), "study journal")
 STUDY_TABLE = _marked("table of a study", (".csv",), b"network,")
+JOB = _marked("job of a study", (".sh", ".sbatch", ".yaml", ".yml"), b"# bfpp-study: ")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
 FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")
 FOUND_PARQUET = FileFormat(

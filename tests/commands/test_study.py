@@ -56,8 +56,9 @@ def test_measurements_are_not_overwritten_nor_gone_on_with_unasked(bfpp):
     [
         (
             {"where": "torchrun"},
-            "where is torchrun: the command is to be started by torchrun",
+            "where is torchrun: torchrun is to start it",
         ),
+        ({"where": "ssh", "names": ["a", "b"]}, "where is ssh: --job writes what starts it"),
         ({"where": "elsewhere"}, "hosts: where: 'elsewhere' is not one of here, namespaces"),
     ],
 )
@@ -84,6 +85,30 @@ def test_code_that_a_study_names_is_not_run_unasked(bfpp):
     assert "1 cell" in out
 
 
+def test_a_job_is_of_hosts_that_others_start(bfpp):
+    code, _, err = bfpp("study grid.toml --out o --job job.sh")
+    assert (code, err) == (
+        2, "bfpp study: --job: is for hosts where is ssh, slurm, kubernetes, not here\n"
+    )  # fmt: skip
+    written(Path("grid.toml"), hosts={"where": "slurm", "count": 2})
+    code, _, err = bfpp("study grid.toml --out o --job job.sbatch")
+    assert (code, err) == (0, "wrote job.sbatch\n")
+    assert (
+        f"{Path.cwd() / 'grid.toml'} --out {Path.cwd() / 'o'} --resume"
+        in Path("job.sbatch").read_text()
+    )
+
+
+def test_what_a_runtime_cannot_run_is_said_before_anything_is_run(bfpp):
+    grid = {"pp": 2, "microbatches": 4}
+    torch = {"schedule": "chimera", **grid, "backend": "torch-pipelining"}
+    written(Path("grid.toml"), experiment=[{"schedule": "gpipe", **grid}, torch])
+    code, _, err = bfpp("study grid.toml --out o")
+    assert code == 2
+    assert "chimera, 2, 4, torch-pipelining: copies: PyTorch's runtime has one copy" in err
+    assert len(Path("o", NAME).read_text().splitlines()) == 1
+
+
 def test_namespaces_need_root(bfpp, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda _: "/sbin/ip")
@@ -93,12 +118,17 @@ def test_namespaces_need_root(bfpp, monkeypatch):
 
 
 def test_a_study_runs_and_goes_on_where_it_was_ended(bfpp):
-    grid = {"schedule": ["gpipe", "1f1b"], "pp": 2, "microbatches": 4}
+    backends = ["cpu", "torch-pipelining"]
+    grid = {"schedule": ["gpipe", "1f1b"], "pp": 2, "microbatches": 4, "backend": backends}
     rule = {"steps": 2, "warm_up": 1, "least": 1, "most": 1}
     written(Path("grid.toml"), experiment=grid, measuring=rule)
     code, out, err = bfpp("study grid.toml --out o --json")
     assert code == 0, err
     cells = json.loads(out)["cells"]
+    assert [cell["values"]["backend"] for cell in cells] == backends * 2
+    # PyTorch's runtime does a step at once: its tasks have no times of their own.
+    assert [bool(cell["parts"]) for cell in cells] == [True, False] * 2
+    assert len([*Path("o/timelines").iterdir()]) == 2
     # Four layers asleep: a forward and a backward pass of 2 x 2 and 2 x 4 ms for each of 4
     # micro-batches, and a first and a last one on the other rank.
     for cell in cells:
@@ -110,5 +140,5 @@ def test_a_study_runs_and_goes_on_where_it_was_ended(bfpp):
     Path("o", NAME).write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:20])
     code, out, err = bfpp("study grid.toml --out o --json --resume")
     assert code == 0, err
-    assert [cell["repetitions"] for cell in json.loads(out)["cells"]] == [2, 2]
+    assert [cell["repetitions"] for cell in json.loads(out)["cells"]] == [2] * 4
     assert Path("o", NAME).read_text().startswith("\n".join(lines[:-1]))

@@ -19,6 +19,11 @@ FOLDER = ROOT / "docs" / "studies" / "four-hosts"
 TABLE = [*csv.DictReader((FOLDER / "cells.csv").read_text().splitlines())]
 COLUMNS = "network,schedule,pp,loops,microbatches,repetitions,measured,measured_low,measured_high"
 
+VARIANTS = ("sequence", "pp_overlap", "backend")
+"""Columns of cells that are not of the common grid."""
+
+COMMON = [row for row in TABLE if not any(row.get(name) for name in VARIANTS)]
+
 PAPERS = ("breadth-first", "depth-first", "gpipe", "1f1b")
 
 
@@ -46,15 +51,18 @@ def test_numbers_of_the_figures_are_those_of_the_table(drawn):
     five, six, seven = (each["points"] for each in record.values())
     for column in ("measured", "predicted"):
         for row in TABLE:
-            network, schedule, count = row["network"], row["schedule"], int(row["microbatches"])
+            network, count, label = row["network"], int(row["microbatches"]), schedule(row)
             point = [count, pytest.approx(throughput(row, column), rel=1e-9)]
-            title = network if schedule in PAPERS else f"{network}: other schedules"
-            assert point in five[title][f"{schedule}, {column}"]
-            if schedule in PAPERS:
-                looped = {"gpipe": "breadth-first", "1f1b": "depth-first"}.get(schedule, schedule)
-                curve = six[f"{network}, {count} micro-batches"][f"{looped}, {column}"]
-                assert [2 if schedule == looped else 1, point[1]] in curve
-    assert sum(len(each) for curves in six.values() for each in curves.values()) == 9 * 4 * 2
+            case = f"{network}{variant(row)}"
+            title = case if label in PAPERS else f"{case}: other schedules"
+            if row.get("backend") != "torch-pipelining":  # of one number of micro-batches
+                assert point in five[title][f"{label}, {column}"]
+            if label in PAPERS:
+                looped = {"gpipe": "breadth-first", "1f1b": "depth-first"}.get(label, label)
+                curve = six[f"{network}, {count} micro-batches{variant(row)}"]
+                assert [2 if label == looped else 1, point[1]] in curve[f"{looped}, {column}"]
+    of_papers = sum(schedule(row) in PAPERS for row in TABLE)
+    assert sum(len(each) for curves in six.values() for each in curves.values()) == 2 * of_papers
     for network, curves in seven.items():
         for method, names in {"Non-looped": PAPERS[2:], "Breadth-first": PAPERS[:1]}.items():
             for count, value in curves[f"{method}, measured"]:
@@ -62,9 +70,22 @@ def test_numbers_of_the_figures_are_those_of_the_table(drawn):
                     throughput(row, "measured")
                     for row in TABLE
                     if (row["network"], row["microbatches"]) == (network, str(count))
-                    and row["schedule"] in names
+                    and schedule(row) in names
                 ]
-                assert (len(rates), value) == (len(names), pytest.approx(max(rates), rel=1e-9))
+                assert value == pytest.approx(max(rates), rel=1e-9)
+
+
+def schedule(row: Mapping[str, str]) -> str:
+    """The name of a curve."""
+    sequence = row.get("sequence")
+    return f"{row['schedule']}, sequence {sequence}" if sequence else row["schedule"]
+
+
+def variant(row: Mapping[str, str]) -> str:
+    """The end of a panel's title."""
+    overlaps, backend = row.get("pp_overlap"), row.get("backend")
+    words = ", transfers that do not overlap" if overlaps == "False" else ""
+    return words + (", PyTorch's runtime" if backend == "torch-pipelining" else "")
 
 
 def test_the_answers_of_the_documentation_are_the_tables():
@@ -72,7 +93,7 @@ def test_the_answers_of_the_documentation_are_the_tables():
     page = " ".join((ROOT / "docs" / "how-to" / "studies.md").read_text().split())
     seconds = {
         (row["network"], row["schedule"], int(row["microbatches"])): float(row["measured"])
-        for row in TABLE
+        for row in COMMON
     }
     networks = list(dict.fromkeys(row["network"] for row in TABLE))
 
@@ -119,7 +140,7 @@ def test_intervals_are_drawn_where_the_table_has_them():
     }  # fmt: skip
     known = {
         (row["schedule"], int(row["microbatches"])): row
-        for row in TABLE if row["network"] == "400 Mbit/s" and row["schedule"] in PAPERS
+        for row in COMMON if row["network"] == "400 Mbit/s" and row["schedule"] in PAPERS
     }  # fmt: skip
     assert ends.keys() == known.keys()
     for cell, row in known.items():
@@ -169,6 +190,28 @@ def test_claims_are_judged_by_what_was_measured(changes, holds, tmp_path):
     assert ["yes" if each.holds else "no" for each in claims] == holds.split()
     assert all(each.paper.startswith("a switch: ") for each in claims)
     assert all(each.reason for each in claims if not each.holds)
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "holds"), [(1.0, 0.75, True), (0.0, 0.75, False), (0.75, 0.25, False)]
+)
+def test_the_hybrid_is_judged_by_the_share_of_the_lead_that_it_has(few, many, holds, tmp_path):
+    """Of breadth-first's lead over depth-first, in throughput, by micro-batches."""
+    folder = study(tmp_path, BASE)
+    first, *lines = (folder / "cells.csv").read_text().splitlines()
+    lines = [f"{first},sequence", *(f"{line}," for line in lines)]
+    for count, share in ((2, few), (8, many)):
+        leader, own = (1 / BASE[name, 2, count] for name in ("breadth-first", "depth-first"))
+        each = 1 / (own + share * (leader - own))
+        times = f"{each},{0.9 * each},{1.2 * each},{each},0"
+        lines.append(f"a switch,depth-first,2,2,{count},3,{times},{count}")
+    (folder / "cells.csv").write_text("\n".join(lines) + "\n")
+    made = FIGURES["figure-5"].make(read_table(folder))
+    (claim,) = (each for each in made.claims if "longer sequences" in each.paper)
+    assert claim.holds == holds
+    assert f"{few:.0%} with 2 and {many:.0%} with 8 micro-batches" in claim.here
+    curves = [name for panel in made.panels for name in panel.curves]
+    assert {"depth-first, sequence 2", "depth-first, sequence 8"} <= {*curves}
 
 
 def test_reasons_are_those_of_the_cells(tmp_path):

@@ -68,6 +68,7 @@ WRITING = {
     ("validate", "--svg"): "validate measured.csv --svg PLACE.svg",
     ("fit", "--out"): "fit measured.csv --no-cross-validation --out PLACE.toml",
     ("paper", "--out"): "paper table-models --out PLACE",
+    ("study", "--job"): "study slurm.toml --out kept --job PLACE.sbatch",
     ("study", "--out"): "study grid.toml --report --out PLACE",
 }
 """A command line for each output that needs no torch; PLACE is the file without its ending."""
@@ -110,6 +111,7 @@ def folder(tmp_path, monkeypatch, step):
     monkeypatch.setattr("bfpp.reports.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
     written(Path("grid.toml"))
+    written(Path("slurm.toml"), hosts={"where": "slurm", "count": 2})
     Path("system.json").write_text(json.dumps(system()))
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]

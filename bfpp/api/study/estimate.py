@@ -26,7 +26,7 @@ def step_estimates(study: Study) -> list[tuple[StudyCell, float]] | None:
     if study.mocked is None:
         return None
     return [
-        (cell, predict(cell.experiment.changed(profile=assumed(study, cell))).timeline.step_time)
+        (cell, predict(cell.predicted.changed(profile=assumed(study, cell))).timeline.step_time)
         for cell in study.cells
     ]
 

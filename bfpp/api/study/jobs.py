@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp.api.running.jobs import checked_plan, job_of, sleeps_of
-from bfpp.api.study.study import HostKind, Study, StudyCell
-from bfpp.executor.settings import Activations, BackendName
+from bfpp.api.study.hosts.study_hosts import HostKind
+from bfpp.api.study.study import Study, StudyCell
+from bfpp.executor.settings import Activations
 from bfpp.launchers.own.model import transformer_source
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import DATA, PASSES, ProfiledCosts
 
 if TYPE_CHECKING:
@@ -27,11 +29,15 @@ def _job(study: Study, cell: StudyCell) -> Job:
         cell.experiment,
         transformer_source(study.model, None, is_causal=False),
         steps=study.measuring.steps,
-        backend=BackendName.CPU,
+        backend=cell.backend,
         microbatch_size=cell.experiment.microbatch_size,
-        activations=Activations.RECOMPUTE,
+        activations=Activations.KEEP,  # which PyTorch's runtime does, too
     )
-    plan = checked_plan(job)
+    try:
+        plan = checked_plan(job)
+    except InvalidConfiguration as error:
+        reason = f"{', '.join(map(str, cell.values.values()))}: {error}"
+        raise InvalidConfiguration("file", reason) from None
     if study.mocked is None:
         return job
     return replace(job, sleeps=sleeps_of(assumed(study, cell), plan))
@@ -50,8 +56,8 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
     session = cell.session
     bits = study.networks[cell.network]
     rate = bits / 8 if bits else FAST
-    processes = session.pp * session.dp // study.hosts
-    is_apart = study.where is HostKind.NAMESPACES
+    processes = session.pp * session.dp // study.hosts.count
+    is_apart = study.hosts.where is HostKind.NAMESPACES
     return ProfiledCosts(
         name="the study's file",
         run={
@@ -67,7 +73,9 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
         channels=({"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": rate},),
         data=dict.fromkeys(DATA, NOTHING),
         dispatch={"next": 0.0, "wake": 0.0},
-        hosts=({"processes": processes, "out": rate, "into": rate},) * (study.hosts * is_apart),
+        copies=dict.fromkeys(DATA, NOTHING),
+        hosts=({"processes": processes, "out": rate, "into": rate},)
+        * (study.hosts.count * is_apart),
     )
 
 

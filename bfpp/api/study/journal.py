@@ -23,6 +23,9 @@ NAME = "steps.jsonl"
 Row = dict[str, Any]
 """One repetition of a cell."""
 
+CLOCKS = "clocks"
+"""The part of a repetition that those on one host may lack."""
+
 NEEDED = ("network", "values", "step_times", "elapsed_times", "predicted", "parts", "ended")
 
 
@@ -79,7 +82,8 @@ class StudyJournal:
             self.about = head["about"]
             for row in map(json.loads, lines):
                 key = cell_key(row["network"], row["values"])
-                self._rows.setdefault(key, []).append({name: row[name] for name in NEEDED})
+                kept = {name: row[name] for name in NEEDED} | {CLOCKS: row.get(CLOCKS)}
+                self._rows.setdefault(key, []).append(kept)
         except InvalidInput:
             raise
         except (ValueError, KeyError, TypeError):

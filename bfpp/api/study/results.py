@@ -1,6 +1,7 @@
 """Results of a study: each cell measured with an interval beside predicted, and the rankings.
 
-A group is the cells that differ in their schedule alone: its ranking says which one is best there.
+A group is the cells that differ in their schedule, or in its own parameters, alone: its ranking
+says which one is best there.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
+from bfpp.api.study.clocks import ClockDrift, clock_drifts
 from bfpp.api.study.intervals import MeanInterval, interval, rank_agreement
 from bfpp.api.study.journal import Row, StudyJournal
 from bfpp.api.study.study import Study, StudyCell, cell_key
 
-SCHEDULE, NETWORK = "schedule", "network"
+NETWORK = "network"
 
 CLOSE, SHARE = 0.1, "within_10_percent"
 """The error of a prediction that counts as close, and its share's name."""
@@ -37,8 +39,13 @@ class CellResult:
         return self.predicted / self.measured.mean - 1
 
     @property
-    def why(self) -> tuple[str, float]:
-        """The part of the mean rank's step that is predicted worst, and by how many seconds."""
+    def why(self) -> tuple[str, float] | None:
+        """The part of the mean rank's step that is predicted worst, and by how many seconds.
+
+        None where tasks have no times of their own.
+        """
+        if not self.parts:
+            return None
         errors = {name: predicted - measured for name, (predicted, measured) in self.parts.items()}
         return max(errors.items(), key=lambda each: abs(each[1]))
 
@@ -102,8 +109,8 @@ class RankedCells:
             "values": dict(self.values),
             "cells": len(self.results),
             "kendall_tau": self.tau,
-            "best": self.best.cell.values[SCHEDULE],
-            "predicted_best": self.predicted_best.cell.values[SCHEDULE],
+            "best": self.best.cell.schedule,
+            "predicted_best": self.predicted_best.cell.schedule,
             "loss": self.loss,
         }
 
@@ -115,13 +122,14 @@ class StudyResult:
     study: Study
     about: Mapping[str, Any]
     results: Sequence[CellResult]
+    clocks: Sequence[ClockDrift] = ()
 
     @cached_property
     def groups(self) -> list[RankedCells]:
         """Groups of at least two measured cells."""
         groups: dict[str, RankedCells] = {}
         for each in self.results:
-            others = {name: one for name, one in each.cell.values.items() if name != SCHEDULE}
+            others = each.cell.others
             key = cell_key(each.cell.network, others)
             groups.setdefault(key, RankedCells(each.cell.network, others, [])).results.append(each)
         return [group for group in groups.values() if len(group.results) > 1]
@@ -156,6 +164,7 @@ class StudyResult:
             **self.summary,
             "cells": [each.record for each in self.results],
             "groups": [each.record for each in self.groups],
+            "clocks": [each.record for each in self.clocks],
             "refused": self.study.refused_record,
         }
 
@@ -166,6 +175,7 @@ def results_of(study: Study, journal: StudyJournal) -> StudyResult:
         study,
         journal.about,
         [_result(cell, journal) for cell in study.cells if journal.of(cell)],
+        clock_drifts(study, journal),
     )
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from bfpp.api.predictions import predict
 from bfpp.api.running.jobs import about
+from bfpp.api.study.hosts.namespaces import namespaces
+from bfpp.api.study.hosts.study_hosts import HostKind
 from bfpp.api.study.intervals import interval
 from bfpp.api.study.jobs import jobs_of
 from bfpp.api.study.journal import StudyJournal, seconds_of
-from bfpp.api.study.namespaces import namespaces
-from bfpp.api.study.study import HostKind, Session, Study, StudyCell
+from bfpp.api.study.study import Session, Study, StudyCell
 from bfpp.api.study.turns import StudyTurns
 from bfpp.schedules import InvalidInput
 from bfpp.sim.costs.measured.profile import load_profile
@@ -44,13 +45,19 @@ def run_study(study: Study, folder: Path, journal: StudyJournal, say: Say) -> No
     Profiles and measured timelines are written to the folder. A session whose processes fail is
     begun again; raises `RunFailed` after the third failure with nothing measured in between.
     """
-    is_joined = study.where is HostKind.TORCHRUN
+    is_joined = study.hosts.are_joined
     if is_joined and len(study.sessions) > 1:
         raise InvalidInput("FILE: under torchrun, all cells have one pp, dp and microbatch_size")
-    for session, cells in study.sessions.items():
-        # Of processes that torchrun started, only the first knows what is done: all take part.
-        if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due:
-            _Conductor(study, session, cells, folder, journal, say).run()
+    # Of processes that torchrun started, only the first knows what is done: all take part.
+    due = {
+        session: cells
+        for session, cells in study.sessions.items()
+        if is_joined or StudyTurns(study.measuring, seconds_of(journal, cells), True).due
+    }
+    # All of them first, so that what cannot be run is said before anything is.
+    jobs = {session: jobs_of(study, cells) for session, cells in due.items()}
+    for session, cells in due.items():
+        _Conductor(study, session, cells, jobs[session], folder, journal, say).run()
 
 
 class _Conductor:
@@ -61,6 +68,7 @@ class _Conductor:
         study: Study,
         session: Session,
         cells: Sequence[StudyCell],
+        jobs: Sequence[Job],
         folder: Path,
         journal: StudyJournal,
         say: Say,
@@ -68,7 +76,7 @@ class _Conductor:
         self.study, self.session, self.cells = study, session, list(cells)
         self.folder, self.journal, self.say = folder, journal, say
         self.profile = folder / session.profile
-        self.jobs = jobs_of(study, self.cells)
+        self.jobs = jobs
         self.predicted: list[Timeline] = []
         if self.profile.exists():
             self._predict()
@@ -123,15 +131,20 @@ class _Conductor:
         """Predict all cells by the profile, before any of them is run."""
         costs = load_profile(str(self.profile))
         self.predicted = [
-            predict(cell.experiment.changed(profile=costs)).timeline for cell in self.cells
+            predict(cell.predicted.changed(profile=costs)).timeline for cell in self.cells
         ]
         self.say(f"{self.session.name}: {len(self.cells)} cells predicted")
 
     def _keep(self, message: Message) -> None:
         number = int(message["job"])
         cell, predicted = self.cells[number], self.predicted[number]
-        measured = _timeline(self.jobs[number], predicted, message["columns"])
-        parts = difference(predicted, measured).mean_rank
+        parts = {}
+        if cell.times_tasks:
+            measured = _timeline(self.jobs[number], predicted, message["columns"])
+            parts = difference(predicted, measured).mean_rank
+            timelines = self.folder / "timelines"
+            timelines.mkdir(exist_ok=True)
+            save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
         row = {
             "step_times": _rounded(message["seconds"]),
             "elapsed_times": _rounded(message["elapsed"]),
@@ -141,12 +154,10 @@ class _Conductor:
                 for name, pair in parts.items()
                 if pair.simulated or pair.measured
             },
+            "clocks": message["clocks"],
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.journal.add(cell, row)
-        timelines = self.folder / "timelines"
-        timelines.mkdir(exist_ok=True)
-        save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
         known = interval(self.journal.medians(cell))
         error = predicted.step_time / known.mean - 1
         self.say(
@@ -175,12 +186,11 @@ def _hosts(study: Study, session: Session, folder: Path) -> Iterator[Hosts]:
     from bfpp.executor.processes import HERE
 
     bits = study.networks[session.network]
-    if study.where is not HostKind.NAMESPACES:
+    if study.hosts.where is not HostKind.NAMESPACES:
         yield HERE
         return
-    if (session.pp * session.dp) % study.hosts:
-        raise InvalidInput(
-            f"hosts: {session.pp * session.dp} processes do not fill {study.hosts} hosts"
-        )
-    with namespaces(study.hosts, bits, folder) as hosts:
+    count = study.hosts.count
+    if (session.pp * session.dp) % count:
+        raise InvalidInput(f"hosts: {session.pp * session.dp} processes do not fill {count} hosts")
+    with namespaces(count, bits, folder) as hosts:
         yield hosts

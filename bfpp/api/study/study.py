@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from bfpp.api.study.hosts.study_hosts import StudyHosts
+from bfpp.executor.settings import BackendName
+from bfpp.schedules.settings.sharding import P2P
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
-
-
-class HostKind(StrEnum):
-    """Launchers of a study's processes, and their hosts."""
-
-    HERE = "here"
-    NAMESPACES = "namespaces"
-    TORCHRUN = "torchrun"
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,18 @@ def cell_key(network: str, values: Mapping[str, Any]) -> str:
     return json.dumps([network, dict(values)], sort_keys=True)
 
 
+SCHEDULE, BACKEND = "schedule", "backend"
+
+BACKENDS = (BackendName.CPU, BackendName.TORCH_PIPELINING)
+"""The runtimes of a study's cells: ours, and PyTorch's."""
+
+
+def schedule_of(values: Mapping[str, Any], experiment: Experiment) -> str:
+    """The schedule, with those of its own parameters that are said: `depth-first, sequence 8`."""
+    own = (f"{name} {values[name]}" for name in experiment.rule.parameters if name in values)
+    return ", ".join((str(values[SCHEDULE]), *own))
+
+
 @dataclass(frozen=True)
 class StudyCell:
     """An experiment on a network, with the values by which a study's file says it."""
@@ -79,6 +85,35 @@ class StudyCell:
     def key(self) -> str:
         """A name that no other cell of a study has."""
         return cell_key(self.network, self.values)
+
+    @property
+    def backend(self) -> BackendName:
+        """The runtime of its passes and transfers."""
+        return BackendName(self.values.get(BACKEND, BackendName.CPU))
+
+    @property
+    def times_tasks(self) -> bool:
+        """True if each task has a time of its own: PyTorch's runtime does a step at once."""
+        return self.backend is not BackendName.TORCH_PIPELINING
+
+    @property
+    def predicted(self) -> Experiment:
+        """The experiment with transfers posted as its runtime does it."""
+        posts = self.experiment.communication
+        if self.backend is not BackendName.TORCH_PIPELINING or not posts.pp_overlap:
+            return self.experiment
+        return self.experiment.changed(p2p=P2P.POSTED)
+
+    @property
+    def schedule(self) -> str:
+        """The schedule, with its own parameters."""
+        return schedule_of(self.values, self.experiment)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The values that are not the schedule's own."""
+        own = (SCHEDULE, *self.experiment.rule.parameters)
+        return {name: value for name, value in self.values.items() if name not in own}
 
     @property
     def session(self) -> Session:
@@ -100,19 +135,16 @@ class Study:
     refused: tuple[tuple[Mapping[str, Any], str], ...]
     model: Transformer
     mocked: Mapping[str, float] | None
-    where: HostKind
-    hosts: int
+    hosts: StudyHosts
     networks: Mapping[str, float | None]
     measuring: Measuring
     digest: str
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
-        """The names of values that differ between cells."""
-        seen: dict[str, set[str]] = {}
-        for cell in self.cells:
-            for name, value in cell.values.items():
-                seen.setdefault(name, set()).add(repr(value))
+        """The names of values that differ between cells, also if some have none."""
+        names = dict.fromkeys(name for cell in self.cells for name in cell.values)
+        seen = {name: {repr(cell.values.get(name)) for cell in self.cells} for name in names}
         return tuple(name for name, values in seen.items() if len(values) > 1)
 
     @property

@@ -6,7 +6,7 @@ Every fault is an `InvalidConfiguration` of one line that names the file, the ta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from hashlib import sha256
 from itertools import product
@@ -14,10 +14,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from bfpp.api.study.study import HostKind, Measuring, Study, StudyCell
+from bfpp.api.study.hosts.study_hosts import HostKind, StudyHosts, read_hosts
+from bfpp.api.study.study import (
+    BACKEND,
+    BACKENDS,
+    SCHEDULE,
+    Measuring,
+    Study,
+    StudyCell,
+)
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.errors import chosen
 from bfpp.schedules.formats.python_file import require_trust
 from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
@@ -31,7 +38,7 @@ from bfpp.sim.presets.files import Table, read_toml, require_keys
 FIELD = "file"
 
 TABLES = {
-    "format": str, "title": str, "experiment": dict, "model": dict, "compute": dict, "hosts": dict,
+    "format": str, "title": str, "experiment": list, "model": dict, "compute": dict, "hosts": dict,
     "networks": dict, "measuring": dict,
 }  # fmt: skip
 
@@ -50,24 +57,21 @@ def read_study(path: str, *, trust: bool = False) -> Study:
     """The study of a file, which names schedules in Python files only with `trust`."""
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, STUDY)
+    if isinstance(only := table.get("experiment"), dict):
+        table = {**table, "experiment": [only]}
     table = require_keys(FIELD, path, table, TABLES, OPTIONAL)
-    where, hosts = _hosts(path, table.get("hosts", {}))
-    networks = _networks(path, table.get("networks"), where)
-    grid = {
-        name: _listed(f"{path}: experiment: {name}", value)
-        for name, value in table["experiment"].items()
-    }
-    _require_runnable(path, grid)
-    for schedule in grid["schedule"]:
-        require_trust(path, schedule, trust=trust)
+    hosts = read_hosts(path, table.get("hosts", {}))
+    networks = _networks(path, table.get("networks"), hosts)
+    grids = [_grid(path, each, trust=trust) for each in table["experiment"]]
     cells: list[StudyCell] = []
     refused: list[tuple[Table, str]] = []
-    for values in _combinations(path, grid):
+    for values in _combinations(path, grids):
         try:
             experiment = cell_experiment(values)
         except InvalidConfiguration as error:
             refused.append((values, str(error)))
         else:
+            hosts.require(experiment.pp * (experiment.dp or 1), f"{path}: hosts")
             cells += [StudyCell(network, values, experiment) for network in networks]
     if not cells:
         values, reason = refused[0]
@@ -78,7 +82,6 @@ def read_study(path: str, *, trust: bool = False) -> Study:
         tuple(refused),
         _model(path, table.get("model", {})),
         _mocked(path, table.get("compute")),
-        where,
         hosts,
         networks,
         _measuring(path, table.get("measuring", {})),
@@ -95,6 +98,22 @@ def _digest(table: Table) -> str:
     return sha256(said.encode()).hexdigest()[:16]
 
 
+def _grid(path: str, table: object, *, trust: bool) -> dict[str, list[Any]]:
+    """The values to try of each name, by one of the file's tables."""
+    where = f"{path}: experiment"
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(FIELD, f"{where}: must be a table, or several")
+    grid = {name: _listed(f"{where}: {name}", value) for name, value in table.items()}
+    _require_runnable(where, grid)
+    for name in grid.get(BACKEND, ()):
+        if name not in BACKENDS:
+            reason = f"{name!r} is not one of {', '.join(BACKENDS)}"
+            raise InvalidConfiguration(FIELD, f"{where}: {BACKEND}: {reason}")
+    for schedule in grid["schedule"]:
+        require_trust(path, schedule, trust=trust)
+    return grid
+
+
 def _listed(where: str, value: object) -> list[Any]:
     """The values of a list, of a range, or one alone."""
     if isinstance(value, dict):
@@ -107,10 +126,9 @@ def _listed(where: str, value: object) -> list[Any]:
     return values
 
 
-def _require_runnable(path: str, grid: Mapping[str, object]) -> None:
+def _require_runnable(where: str, grid: Mapping[str, object]) -> None:
     """Refuse values of an experiment that only a simulation has."""
-    where = f"{path}: experiment"
-    if "schedule" not in grid:
+    if SCHEDULE not in grid:
         raise InvalidConfiguration(FIELD, f"{where}: the key 'schedule' is missing")
     not_run = {*of_group(*PHYSICAL, ABSTRACT, MEASURED, UNEVEN), "tp", "cp", "ep", "balance"}
     for name in grid:
@@ -118,12 +136,14 @@ def _require_runnable(path: str, grid: Mapping[str, object]) -> None:
             raise InvalidConfiguration(FIELD, f"{where}: {name}: a study does not vary it")
 
 
-def _combinations(path: str, grid: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    count = prod(map(len, grid.values()))
+def _combinations(path: str, grids: Sequence[Mapping[str, list[Any]]]) -> Iterator[dict[str, Any]]:
+    """Of each grid, all values of a name with all others."""
+    count = sum(prod(map(len, grid.values())) for grid in grids)
     if count > MOST_CELLS:
         raise InvalidConfiguration(FIELD, f"{path}: {count:,} combinations; at most {MOST_CELLS:,}")
-    for values in product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
+    for grid in grids:
+        for values in product(*grid.values()):
+            yield dict(zip(grid, values, strict=True))
 
 
 def cell_experiment(values: Mapping[str, Any]) -> Experiment:
@@ -131,8 +151,8 @@ def cell_experiment(values: Mapping[str, Any]) -> Experiment:
 
     Raises `InvalidConfiguration` for values that cannot be.
     """
-    others = {name: value for name, value in values.items() if name != "schedule"}
-    alone = experiment_of({"schedule": values["schedule"]})
+    others = {name: value for name, value in values.items() if name not in (SCHEDULE, BACKEND)}
+    alone = experiment_of({SCHEDULE: values[SCHEDULE]})
     (experiment,) = side_by_side([alone], others)
     experiment.rule.require(experiment.configuration.layout)
     return experiment
@@ -142,7 +162,7 @@ def _distinct(cells: list[StudyCell]) -> Iterator[StudyCell]:
     """Cells without those that are the same experiment as one before: some value is not its own."""
     seen = set()
     for cell in cells:
-        if (same := (cell.network, repr(cell.experiment))) not in seen:
+        if (same := (cell.network, cell.backend, repr(cell.experiment))) not in seen:
             seen.add(same)
             yield cell
 
@@ -174,23 +194,10 @@ def _mocked(path: str, table: Table | None) -> dict[str, float] | None:
     return {**half, **given}
 
 
-def _hosts(path: str, table: Table) -> tuple[HostKind, int]:
-    where = f"{path}: hosts"
-    given = require_keys(FIELD, where, table, {"where": str, "count": int}, ("where", "count"))
-    try:
-        kind = chosen(HostKind, FIELD, given.get("where", HostKind.HERE))
-    except InvalidConfiguration as error:
-        raise InvalidConfiguration(FIELD, f"{where}: where: {error.reason}") from None
-    if (kind is HostKind.NAMESPACES) != ("count" in given):
-        reason = "says how many namespaces there are to be, and belongs to them"
-        raise InvalidConfiguration(FIELD, f"{where}: count {reason}")
-    return kind, given.get("count", 1)
-
-
-def _networks(path: str, table: Table | None, where: HostKind) -> dict[str, float | None]:
+def _networks(path: str, table: Table | None, hosts: StudyHosts) -> dict[str, float | None]:
     if table is None:
         return {AS_IT_IS: None}
-    if where is not HostKind.NAMESPACES:
+    if hosts.where is not HostKind.NAMESPACES:
         reason = "only namespaces have networks of a given speed"
         raise InvalidConfiguration(FIELD, f"{path}: networks: {reason}")
     rates = require_keys(FIELD, f"{path}: networks", table, dict.fromkeys(table, float))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bfpp.api.study.intervals import MeanInterval
-from bfpp.api.study.results import NETWORK, SCHEDULE
-from bfpp.api.study.study import session_of
+from bfpp.api.study.results import NETWORK
+from bfpp.api.study.study import SCHEDULE, StudyCell, session_of
 from bfpp.api.study.study_file import cell_experiment
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.python_file import require_trust
@@ -80,7 +80,8 @@ def read_cells(path: Path, *, trust: bool = False, **common: str) -> list[Measur
     for row in read_table(path, trust=trust):
         own = {"profile": str(folder / session_of(row.network, row.experiment).profile)}
         try:
-            experiment = row.experiment.changed(**own | common)
+            posted = StudyCell(row.network, row.values, row.experiment).predicted
+            experiment = posted.changed(**own | common)
             measured = {"step_seconds": row.measured.mean}
             rows.append(Measurement(experiment, row.values[SCHEDULE], measured, row.network))
             case_of(rows[-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 import torch
@@ -36,6 +36,20 @@ def oversleep(rounds: int = 21, seconds: float = 1e-3) -> float:
     return min(*overshoots, MOST_OVERSLEEP)
 
 
+class Sleeper:
+    """Sleeps for exact times: as long as a sleep overshoots on this machine, it is cut short."""
+
+    def __init__(self) -> None:
+        self.oversleep = oversleep()
+
+    @contextmanager
+    def taking(self, seconds: float) -> Iterator[None]:
+        """Sleep until the enclosed work has taken so long."""
+        end = time.perf_counter() + seconds - self.oversleep
+        yield
+        time.sleep(max(end - time.perf_counter(), 0.0))
+
+
 class MockWorker(Worker):
     """A worker whose passes sleep for a given time and return zeros."""
 
@@ -50,7 +64,7 @@ class MockWorker(Worker):
     ) -> None:
         super().__init__(plan, rank, pipeline, device, shards)
         self.sleeps = sleeps
-        self.oversleep = oversleep()
+        self.sleeper = Sleeper()
 
     def forward(self, task: Task) -> None:
         """Pass on zeros after the given time."""
@@ -78,13 +92,10 @@ class MockWorker(Worker):
         with self._taking(self.sleeps.backward_weight, task):
             self._release(Cell(task.unit, task.microbatch))
 
-    @contextmanager
-    def _taking(self, of_units: Sequence[float], task: Task) -> Iterator[None]:
+    def _taking(self, of_units: Sequence[float], task: Task) -> AbstractContextManager[None]:
         """Sleep until the enclosed work has taken as long as a task of its unit is to."""
-        seconds = of_units[task.unit] * self.sleeps.factor(self.pipeline, task.number)
-        end = time.perf_counter() + seconds - self.oversleep
-        yield
-        time.sleep(max(end - time.perf_counter(), 0.0))
+        factor = self.sleeps.factor(self.pipeline, task.number)
+        return self.sleeper.taking(of_units[task.unit] * factor)
 
     def _return_zeros(self, cell: Cell) -> None:
         if cell.unit:

@@ -2,11 +2,13 @@
 
 The processes stay, and so does the group that all of them are in; each job connects the groups
 that its own task graph needs. The first process chooses whose turn is next, and tells the others;
-it may be that of a calibration.
+it may be that of a calibration. Before each turn, clocks of all processes are compared again, since
+they drift.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -17,8 +19,8 @@ import torch.distributed as dist
 from bfpp.executor import events
 from bfpp.executor.measure.passes import Bench, Effort, measure
 from bfpp.executor.plan.plan import Plan
-from bfpp.executor.processes import ProcessContext
-from bfpp.executor.settings import CALIBRATION
+from bfpp.executor.processes import ClockOffset, ProcessContext, measure_offset
+from bfpp.executor.settings import CALIBRATION, BackendName
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.measured_timeline import START
@@ -59,25 +61,30 @@ class Jobs(NamedTuple):
 def take_turns(context: ProcessContext, work: Jobs) -> int:
     """Run jobs in all processes until none is next; returns how many turns there were."""
     context.watch.expected = (InvalidConfiguration,)
+    since = time.perf_counter()
     clock_offset = init_process_group(context, work.jobs[0])
     plans: dict[int, Plan] = {}
     count = 0
     while (number := _next(context, work.turns)) is not None:
         count += 1
         if number == CALIBRATION:
-            job = replace(work.jobs[0], sleeps=None)  # its small runs have stages of their own
+            # Its small runs have stages of their own, and need the times of their tasks.
+            job = replace(work.jobs[0], sleeps=None, backend=BackendName.CPU)
             _calibrate(Bench(context, job, work.effort, clock_offset), work)
             continue
         job = work.jobs[number]
         if number not in plans:
             with context.watch.during(slow(context, "building the model")):
                 plans[number] = job.plan()
-        reports, columns = _turn(context, plans[number], job, clock_offset, work)
+        offset = measure_offset()
+        reports, columns = _turn(context, plans[number], job, offset.nanoseconds / 1e9, work)
+        hosts = _clocks(job, offset)
         if context.is_first:
             seconds = [report.seconds for report in reports]
             work.turns.taken(number, seconds)
             elapsed = [report.elapsed for report in reports]
-            context.send(events.taken(number, seconds, elapsed, _rounded(columns)))
+            clocks = {"since": since, "at": time.perf_counter(), "hosts": hosts}
+            context.send(events.taken(number, seconds, elapsed, _rounded(columns), clocks))
     return count
 
 
@@ -93,6 +100,13 @@ def _calibrate(bench: Bench, work: Jobs) -> None:
     if profile := measure(bench, work.mocked):
         work.turns.taken(CALIBRATION, [])
         bench.context.send(events.calibrated(profile))
+
+
+def _clocks(job: Job, offset: ClockOffset) -> list[list[float]]:
+    """Of the first process of each host, its clock's offset from the first one's, and its error."""
+    known: list[list[float]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(known, [offset.measured / 1e9, offset.uncertainty / 1e9])
+    return known[:: job.processes_here]
 
 
 def _turn(

@@ -59,10 +59,9 @@ def _cuda(plan: Plan, job: Job, context: ProcessContext) -> Backend:
 
 
 def _torch_pipelining(plan: Plan, job: Job, context: ProcessContext) -> Backend:
-    del job
     from bfpp.executor.dispatch.backends.torch_pipelining import TorchPipeliningBackend
 
-    return TorchPipeliningBackend(plan, Threads(), "gloo", context.timeout)
+    return TorchPipeliningBackend(plan, Threads(), "gloo", context.timeout, job.sleeps)
 
 
 def _distributed(

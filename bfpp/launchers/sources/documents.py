@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,14 @@ def yaml_table(path: str, text: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InvalidConfiguration(FIELD, f"{path} holds no table of settings")
     return table
+
+
+def yaml_text(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Tables as the documents of a YAML file, in their order."""
+    import yaml
+
+    text: str = yaml.safe_dump_all(documents, sort_keys=False)
+    return text
 
 
 def _depth(text: str) -> int:

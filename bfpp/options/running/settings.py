@@ -43,7 +43,7 @@ def require_consistent(options: argparse.Namespace) -> None:
         option = "--no-task-times" if options.no_task_times else "--cuda-graphs"
         raise InvalidConfiguration("trace", f"needs the times of tasks: not with {option}")
     if options.backend == BackendName.TORCH_PIPELINING:
-        for name in ("trace", "sleep", "check_messages"):
+        for name in ("trace", "check_messages"):
             if getattr(options, name):
                 raise InvalidConfiguration(name, f"is not for --backend {options.backend}")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
@@ -63,6 +63,8 @@ def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
     values = {name: given[name] for name in of_group(UNEVEN) if name in given}
     if values and not options.sleep:
         raise InvalidConfiguration(min(values), "needs --mock-compute in a run")
+    if values and options.backend == BackendName.TORCH_PIPELINING:
+        raise InvalidConfiguration(min(values), f"is not for --backend {options.backend}")
     if "slow_links" in values:
         raise InvalidConfiguration("slow_links", "can be simulated only; passes alone are mocked")
     return shared.pipeline(options).changed(**values) if values else None

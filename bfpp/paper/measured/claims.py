@@ -1,7 +1,8 @@
 """Claims of the paper on figures 5 to 7, judged by a study's measurements.
 
-Each is judged on each network, by throughputs as measured and, beside them, as predicted; what was
-measured decides. Panels given have all curves that a claim speaks of, at all places.
+Each is judged on each network, and for what else differs between panels, by throughputs as measured
+and, beside them, as predicted; what was measured decides. Panels given have all curves that a claim
+speaks of, at all places.
 """
 
 from __future__ import annotations
@@ -36,8 +37,16 @@ ONE_WAY = (
     "They differ with one implementation, too: 1F1B waits for transfers both ways between its "
     "passes, GPipe sends one way at a time."
 )
+FULL_LINKS = "Where transfers take longer than passes, no sequence is long enough to hide them."
 MEMORY = "Memory limits none of these cells. "
 OTHER_CASE = "Another model on other hosts. "
+
+
+LEAD = 0.01
+"""The least lead over depth-first of which a share can be told from noise."""
+
+MOSTLY = 0.5
+"""The share of the lead that longer sequences recover, if they do."""
 
 
 class Said(NamedTuple):
@@ -49,7 +58,7 @@ class Said(NamedTuple):
 
 
 Judge = Callable[[Sequence[Rates]], Said]
-"""Judges panels of one network."""
+"""Judges panels of one case."""
 
 
 def claims_of_5(panels: Sequence[CellPanel]) -> list[Claim]:
@@ -64,13 +73,13 @@ def claims_of_5(panels: Sequence[CellPanel]) -> list[Claim]:
 
 
 def claims_of_6(panels: Sequence[CellPanel]) -> list[Claim]:
-    """Claims on loops, on each network's panels of the smallest and of the largest batch."""
+    """Claims on loops, on each case's panels of the smallest and of the largest batch."""
     judged: dict[str, Judge] = {
         "both benefit from the smaller bubble, more at the small batch": _bubble,
         "depth-first benefits from looping at the small batch only": _small_only,
     }
-    networks = [[*of] for _, of in groupby(panels, key=lambda each: each.network)]
-    return _claims(judged, [[of[0], of[-1]] for of in networks if len(of) > 1])
+    cases = [[*of] for _, of in groupby(panels, key=lambda each: each.case)]
+    return _claims(judged, [[of[0], of[-1]] for of in cases if len(of) > 1])
 
 
 def claims_of_7(panels: Sequence[CellPanel]) -> list[Claim]:
@@ -83,8 +92,17 @@ def claims_of_7(panels: Sequence[CellPanel]) -> list[Claim]:
     return _claims(judged, [[panel] for panel in panels])
 
 
+def claims_of_hybrid(panels: Sequence[CellPanel]) -> list[Claim]:
+    """The paper's conjecture, where depth-first in longer sequences, too, was measured."""
+    judged = {
+        "depth-first in longer sequences overlaps its transfers (believed, but not verified, by "
+        "the paper)": _recovers,
+    }
+    return _claims(judged, [[panel] for panel in panels if _recovered(panel.measured)])
+
+
 def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[CellPanel]]) -> list[Claim]:
-    """Each claim on each network: as measured, and as predicted where that is not the same."""
+    """Each claim on each case: as measured, and as predicted where that is not the same."""
     claims = []
     for paper, judge in judged.items():
         for group in groups:
@@ -93,7 +111,7 @@ def _claims(judged: Mapping[str, Judge], groups: Sequence[Sequence[CellPanel]]) 
             beside = "" if words == predicted else f" (predicted: {predicted})"
             if not _overlap(group):
                 reason = reason.replace(OVERLAP, "").strip()
-            claims.append(Claim(f"{group[0].network}: {paper}", words + beside, holds, reason))
+            claims.append(Claim(f"{group[0].case}: {paper}", words + beside, holds, reason))
     return claims
 
 
@@ -163,6 +181,29 @@ def _small_only(panels: Sequence[Rates]) -> Said:
     small, large = (_gains(rates)[DEPTH] for rates in panels)
     reason = OVERLAP if small > 0 else LOOPS
     return Said(f"{_share(small)} and {_share(large)}", small > 0 >= large, reason)
+
+
+def _recovers(panels: Sequence[Rates]) -> Said:
+    (rates,) = panels
+    shares = _recovered(rates)
+    words = " and ".join(f"{share:.0%} with {at}" for at, share in shares.items())
+    return Said(
+        f"of breadth-first's lead over depth-first, {words} micro-batches",
+        all(share > MOSTLY for share in shares.values()),
+        FULL_LINKS,
+    )
+
+
+def _recovered(rates: Rates) -> dict[int, float]:
+    """By place, the share of breadth-first's lead that the best of longer sequences has."""
+    hybrids = [curve for name, curve in rates.items() if name.startswith(f"{DEPTH}, sequence")]
+    own, leader = rates.get(DEPTH, {}), rates.get(BREADTH, {})
+    shares = {}
+    for at in sorted({*own} & {*leader}):
+        best = max((curve[at] for curve in hybrids if at in curve), default=0.0)
+        if best and leader[at] > own[at] * (1 + LEAD):
+            shares[at] = (best - own[at]) / (leader[at] - own[at])
+    return shares
 
 
 def _leads(panels: Sequence[Rates]) -> Said:

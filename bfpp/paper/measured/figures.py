@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bfpp.api.study.results import SCHEDULE
+from bfpp.api.study.study import SCHEDULE, schedule_of
 from bfpp.api.study.table import TableRow
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.figures.figure_6 import LOOPS, WITHOUT_LOOPS
@@ -18,6 +18,7 @@ from bfpp.paper.measured.claims import (
     claims_of_5,
     claims_of_6,
     claims_of_7,
+    claims_of_hybrid,
 )
 from bfpp.paper.measured.panels import MICROBATCHES, CellPanel, charts, panels
 
@@ -50,7 +51,7 @@ def _figure_5(rows: Sequence[TableRow]) -> MeasuredPanels:
         for panel in found
         if (names := [name for name in panel.curves if name not in METHODS])
     ]
-    claims = claims_of_5(_whole(known, METHODS))
+    claims = [*claims_of_5(_whole(known, METHODS)), *claims_of_hybrid(found)]
     sentence = (
         "Other schedules are not in the paper; breadth-first is beside them." if later else ""
     )
@@ -60,17 +61,15 @@ def _figure_5(rows: Sequence[TableRow]) -> MeasuredPanels:
 
 def _figure_6(rows: Sequence[TableRow]) -> MeasuredPanels:
     """The looped schedules by loops; with one, they are those that do not loop."""
-    networks = [*dict.fromkeys(row.network for row in rows)]
-    found = sorted(
-        _drawable(panels(rows, (SCHEDULE, "loops", "units_per_stage"), _looped, _loops)),
-        key=lambda panel: (networks.index(panel.network), _batch(panel.cells[0])),
-    )
+    found = _drawable(panels(rows, (SCHEDULE, "loops", "units_per_stage"), _looped, _loops))
+    cases = [*dict.fromkeys(panel.case for panel in found)]
+    found.sort(key=lambda panel: (cases.index(panel.case), _batch(panel.cells[0])))
     whole = [panel for panel in _whole(found, WITHOUT_LOOPS) if panel.axis[0] == 1]
     missing = [each for each in LOOPS if each not in {at for panel in found for at in panel.axis}]
     sentence = "With one loop, breadth-first is GPipe, and depth-first 1F1B."
     if missing:
         sentence += f" Not in the study: {' and '.join(map(str, missing))} loops."
-    columns = _columns([panel for panel in found if panel.network == found[0].network])
+    columns = _columns([panel for panel in found if panel.case == found[0].case])
     return MeasuredPanels(found, "loops (stages per device)", columns, claims_of_6(whole), sentence)
 
 
@@ -133,7 +132,7 @@ def _whole(found: Sequence[CellPanel], names: Collection[str]) -> list[CellPanel
 
 
 def _schedule(row: TableRow) -> str:
-    return str(row.values[SCHEDULE])
+    return schedule_of(row.values, row.experiment)
 
 
 def _microbatches(row: TableRow) -> int:

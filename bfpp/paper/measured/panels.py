@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bfpp.api.study.study import BACKEND
 from bfpp.api.study.table import TableRow, varied
+from bfpp.executor.settings import BackendName
 from bfpp.traces.figures.svg.line_chart import Chart, Series
 
 MICROBATCHES = "microbatches"
@@ -21,9 +23,13 @@ Rates = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class CellPanel:
-    """Curves by name, under a title that says what all of their cells have."""
+    """Curves by name, under a title that says what all of their cells have.
+
+    `case` says that, too, but for the number of micro-batches: what claims are judged for.
+    """
 
     title: str
+    case: str
     curves: Mapping[str, Curve]
 
     @property
@@ -42,11 +48,6 @@ class CellPanel:
         return [row for curve in self.curves.values() for row in curve.values()]
 
     @property
-    def network(self) -> str:
-        """The network of all cells."""
-        return self.cells[0].network
-
-    @property
     def axis(self) -> list[int]:
         """The places at which there are cells."""
         return sorted({place for curve in self.curves.values() for place in curve})
@@ -54,7 +55,7 @@ class CellPanel:
     def only(self, names: Collection[str], title: str = "") -> CellPanel:
         """The panel with these of its curves, in this order."""
         kept = {name: self.curves[name] for name in names if name in self.curves}
-        return CellPanel(title or self.title, kept)
+        return CellPanel(title or self.title, self.case, kept)
 
     def _rates(self, seconds: Callable[[TableRow], float]) -> Rates:
         return {
@@ -69,8 +70,19 @@ def rate(row: TableRow, seconds: float) -> float:
     return own.batch / own.degrees.devices / seconds
 
 
+WORDS = {
+    ("pp_overlap", "True"): "transfers that overlap",
+    ("pp_overlap", "False"): "transfers that do not overlap",
+    (BACKEND, BackendName.CPU.value): "our runtime",
+    (BACKEND, BackendName.TORCH_PIPELINING.value): "PyTorch's runtime",
+}
+"""Values as titles say them."""
+
+
 def _said(name: str, value: str) -> str:
-    return f"{value} micro-batches" if name == MICROBATCHES else f"{name} {value}"
+    if name == MICROBATCHES:
+        return f"{value} micro-batches"
+    return WORDS.get((name, value), f"{name} {value}")
 
 
 def _ends(row: TableRow) -> tuple[float, float]:
@@ -85,28 +97,31 @@ def panels(
     curve: Callable[[TableRow], str | None],
     place: Callable[[TableRow], int],
 ) -> list[CellPanel]:
-    """The cells by network and by all values but those `inside` a panel, in the table's order.
+    """The cells by network and by all values but those `inside` a panel and a schedule's own.
 
-    A row whose `curve` is None is left out. Of several at one place the fastest is kept: of
-    measured ones, the one that was measured to be.
+    They are in the table's order. A row whose `curve` is None is left out. Of several at one place
+    the fastest is kept: of measured ones, the one that was measured to be.
     """
     names = [name for name in varied(rows) if name not in inside]
-    found: dict[str, dict[str, dict[int, TableRow]]] = {}
+    found: dict[tuple[str, str], dict[str, dict[int, TableRow]]] = {}
     for row in rows:
         if (name := curve(row)) is None:
             continue
         devices = row.experiment.configuration.degrees.devices
-        others = [_said(each, row.values[each]) for each in names if each in row.values]
+        own = row.experiment.rule.parameters
+        said = [each for each in names if each in row.values and each not in own]
+        others = {each: _said(each, row.values[each]) for each in said}
+        case = [row.network, *(others[each] for each in said if each != MICROBATCHES)]
         ranks = [f"{devices} ranks"] if {"pp", "dp"} & {*varied(rows)} & {*inside} else []
-        points = found.setdefault(", ".join([row.network, *others, *ranks]), {}).setdefault(
-            name, {}
-        )
+        titles = [row.network, *others.values(), *ranks], case
+        words, about = map(", ".join, titles)
+        points = found.setdefault((words, about), {}).setdefault(name, {})
         before = points.get(at := place(row))
         if before is None or rate(row, row.measured.mean) > rate(before, before.measured.mean):
             points[at] = row
     return [
-        CellPanel(title, {name: dict(sorted(curve.items())) for name, curve in curves.items()})
-        for title, curves in found.items()
+        CellPanel(*titles, {name: dict(sorted(curve.items())) for name, curve in curves.items()})
+        for titles, curves in found.items()
     ]
 
 

@@ -1,8 +1,8 @@
 """Default posts of sends and receives in each mode of `P2P`.
 
-Sends are posted right after their steps; receives when their senders post (`FIFO`), else right
-before their steps. Nothing is posted inside a segment of steps: a block, or in `COALESCED` a pair
-of a forward pass and the backward pass that directly follows it.
+Sends are posted right after their steps; receives when their senders post (`FIFO`, `POSTED`), else
+right before their steps. Nothing is posted inside a segment of steps: a block, or in `COALESCED` a
+pair of a forward pass and the backward pass that directly follows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def usual_posts(graph: TaskGraph) -> Posts:
     user = graph.dependents.member[graph.dependents.start[transfer]]
     ahead, last = _around_segments(graph)
     sender, receiver = graph.rank[transfer], graph.peer[transfer]
-    at_once = graph.communication.p2p is P2P.FIFO
+    at_once = graph.communication.p2p in (P2P.FIFO, P2P.POSTED)
     sent = last[_step_before(graph, sender, transfer)]
     received = last[_step_before(graph, receiver, transfer)] if at_once else ahead[user]
     rank, after = np.append(sender, receiver), np.append(sent, received)

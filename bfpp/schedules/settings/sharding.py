@@ -60,7 +60,9 @@ class P2P(StrEnum):
     right before the steps that need them (`DEFERRED`); or what is sent and received between two
     steps as one group, which ends together and which the next step waits for (`BATCHED`: Megatron's
     batched isend and irecv), or one group for a forward and the backward pass that directly follows
-    it (`COALESCED`: Megatron's interleaved schedule).
+    it (`COALESCED`: Megatron's interleaved schedule). Or in queues by direction, with receives as
+    in `FIFO` (`POSTED`: PyTorch's pipelining over gloo, which moves nothing until both ends are
+    posted).
     """
 
     CHANNELS = "channels"
@@ -68,6 +70,7 @@ class P2P(StrEnum):
     DEFERRED = "deferred"
     BATCHED = "batched"
     COALESCED = "coalesced"
+    POSTED = "posted"
 
 
 class Per(StrEnum):
@@ -192,6 +195,9 @@ class Communication:
             )
         if self.p2p is P2P.CHANNELS and self.eager:
             reason = "on channels, no send waits for what a receiver posts"
+            raise InvalidConfiguration("eager", reason)
+        if self.p2p is P2P.POSTED and self.eager:
+            reason = "with posted receives, each send waits for its own"
             raise InvalidConfiguration("eager", reason)
 
 

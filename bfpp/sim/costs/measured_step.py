@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,8 @@ class MeasuredSeconds:
     measured with, and how many layers at the model's ends are attached to other layers
     (`own_ends`: are stages of their own). `layers` are the model's, in order. Where there are
     `hosts`, channels are from one of them to another, or to itself; else from rank to rank.
+    `data` are collectives and updates over a rank's replicas, `copies` those that are also over
+    the copies of its stages, where they were measured.
     """
 
     name: str
@@ -37,6 +39,7 @@ class MeasuredSeconds:
     data: dict[str, Numbers]
     dispatch: Numbers
     hosts: tuple[Numbers, ...] = ()
+    copies: dict[str, Numbers] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -69,20 +72,16 @@ class MeasuredSeconds:
             [sum(self.layers[layer][key] for layer in layers) for layers in self.cuts(layout)]
         )
 
-    def line(self, algorithm: str, parameters: Seconds) -> Seconds:
-        """Seconds of a collective or an update of this many `parameters`."""
-        line = self.data[algorithm]
-        return line["fixed"] + line["per_parameter"] * parameters
-
-    def ports(self, ranks: int) -> HostPorts | None:
-        """The ports that ranks share, if the profile is of several hosts."""
+    def ports(self, layout: Layout) -> HostPorts | None:
+        """The ports that a layout's ranks share, if the profile is of several hosts."""
         if not self.hosts:
             return None
         processes, out, into = (
             np.array([host[key] for host in self.hosts]) for key in ("processes", "out", "into")
         )
         _, way = self.channel_tables(len(self.hosts))
-        return HostPorts(processes.astype(np.int64), out, into, way, ranks, self.replicas)
+        together = np.array([layout.sharing(rank)[0] for rank in range(layout.pp)])
+        return HostPorts(processes.astype(np.int64), out, into, way, together, self.replicas)
 
     def channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
         """Latency and bandwidth by sender and receiver; the mean where nothing was measured."""
@@ -113,13 +112,27 @@ class MeasuredStep:
     def _parameters(self) -> Seconds:
         return self.profile.sums(self.graph.layout, "parameters")
 
-    def _algorithm(self, tasks: Integers) -> str:
-        return OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(self.graph.communication)
+    def _line(self, tasks: Integers, parameters: Seconds) -> tuple[float, Seconds]:
+        """Seconds of a collective or an update: fixed ones, and those of its `parameters`."""
+        communication = self.graph.communication
+        algorithm = OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(communication)
+        line = self._lines[algorithm]
+        return line["fixed"], line["per_parameter"] * parameters
+
+    @property
+    def _lines(self) -> dict[str, Numbers]:
+        if not self.graph.layout.copies:
+            return self.profile.data
+        if not self.profile.copies:
+            raise InvalidConfiguration(
+                FIELD, f"{self.profile.name} measured no collectives of copies"
+            )
+        return self.profile.copies
 
     @cached_property
     def ports(self) -> HostPorts | None:
         """The ports that its ranks share."""
-        return self.profile.ports(self.graph.layout.pp)
+        return self.profile.ports(self.graph.layout)
 
     def passes(self, tasks: Integers, kind: str) -> Load:
         """Passes of micro-batches through stages."""
@@ -128,22 +141,19 @@ class MeasuredStep:
 
     def of_unit(self, tasks: Integers) -> Load:
         """Collectives over the parameters of a stage."""
-        parameters = self._parameters[self.graph.unit[tasks]]
-        algorithm = self._algorithm(tasks)
+        fixed, moving = self._line(tasks, self._parameters[self.graph.unit[tasks]])
         if self.ports is None:
-            return Load(self.profile.line(algorithm, parameters))
-        line = self.profile.data[algorithm]
-        moving = line["per_parameter"] * parameters
-        return self.ports.collective(self.graph.rank[tasks], line["fixed"], moving)
+            return Load(fixed + moving)
+        return self.ports.collective(self.graph.rank[tasks], fixed, moving)
 
     def of_rank(self, tasks: Integers) -> Load:
         """Updates, and norms, over the parameters of a rank's state."""
         layout = self.graph.layout
         parameters = layout.sums(self._parameters)
         is_whole = self.graph.communication.sharding is Sharding.NONE
-        share = 1 if is_whole else 1 / self.profile.replicas
-        line = self.profile.line(self._algorithm(tasks), parameters * share)
-        return Load(line[self.graph.rank[tasks]])
+        shares = 1 if is_whole else self.profile.replicas * (1 + len(layout.copies))
+        fixed, moving = self._line(tasks, parameters / shares)
+        return Load(fixed + moving[self.graph.rank[tasks]])
 
     def transfers(self, tasks: Integers, of_unit: int) -> Load:
         """Transfers: latency, and the bytes of a stage's output over the bandwidth."""

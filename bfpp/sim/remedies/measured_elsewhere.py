@@ -7,6 +7,8 @@ the same ranks, or of all; collectives and updates, what those of the stage or t
 
 Each takes its own time. A pass that began later than it could takes that along; a transfer does
 not, which waits for its receiver, and collectives and updates as much as all of their kind do.
+Where transfers shared the ports of ranks, each takes what it would have taken alone, and shares
+them anew with those that another schedule sends at the same time.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.schedules.operations.operations import OPERATIONS, transfers
 from bfpp.sim.costs.measured.replay import could_start
 from bfpp.sim.engines.cost_model import Costs, fixed_costs
+from bfpp.sim.remedies.shared_ports import ports_of, seconds_alone
 from bfpp.traces.explain.causes import Causes
 
 FIELD = "what_if"
@@ -39,7 +42,14 @@ class MeasuredElsewhere:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The measured seconds of each task; none for what was not measured."""
-        return fixed_costs(np.nan_to_num(self._seconds(graph)))
+        seconds = np.nan_to_num(self._seconds(graph))
+        if self._alone is None:
+            return fixed_costs(seconds)
+        moving, ports = np.zeros(len(graph)), np.full((len(graph), 2), NONE, dtype=np.int32)
+        tasks = np.flatnonzero(graph.is_transfer).astype(np.int32)
+        moving[tasks], seconds[tasks] = seconds[tasks], 0.0
+        ports[tasks] = ports_of(graph, tasks)
+        return Costs(seconds, moving, ports, np.ones(2 * graph.layout.pp))
 
     def not_measured(self, graph: TaskGraph) -> list[str]:
         """Operations of a graph of which none was measured."""
@@ -87,7 +97,19 @@ class MeasuredElsewhere:
         for operation, tasks in graph.by_operation():
             if not graph.is_compute[tasks[0]] and operation not in transfers():
                 own[tasks] += late[tasks].min()
+        if self._alone is not None:
+            own[graph.is_transfer] = self._alone
         return own
+
+    @cached_property
+    def _alone(self) -> Seconds | None:
+        """Seconds of transfers without those that shared their ports; None if none did."""
+        timeline, ready = self.causes.timeline, could_start(self.causes)
+        tasks = np.flatnonzero(self._graph.is_transfer).astype(np.int32)
+        if not len(tasks):
+            return None
+        begin = np.minimum(np.maximum(timeline.start, ready), timeline.end)
+        return seconds_alone(timeline, tasks, begin[tasks])
 
     def _tasks(self, operation: Operation) -> Flags:
         chosen: Flags = self._graph.operation == operation

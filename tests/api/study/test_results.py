@@ -54,3 +54,18 @@ def test_of_nothing_there_is_nothing_to_say(tmp_path):
     file = written(tmp_path / "grid.toml")
     result = results_of(read_study(str(file)), measured(file, tmp_path, {}))
     assert result.record["cells"] == result.record["groups"] == []
+
+
+def test_a_schedule_with_parameters_of_its_own_is_another_schedule(tmp_path):
+    common = {"pp": 2, "loops": 2, "microbatches": 4}
+    grids = [
+        {"schedule": "depth-first", **common},
+        {"schedule": "depth-first", **common, "sequence": 4},
+        {"schedule": "depth-first", **common, "pp_overlap": False},
+    ]
+    file = written(tmp_path / "grid.toml", experiment=grids)
+    result = results_of(
+        read_study(str(file)), measured(file, tmp_path, {0: [2.0], 1: [1.0], 2: [1.0]})
+    )
+    (group,) = result.groups
+    assert (group.record["best"], len(group.results)) == ("depth-first, sequence 4", 2)

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from bfpp.api.study.study import HostKind
+from bfpp.api.study.hosts.study_hosts import HostKind
+from bfpp.api.study.study import BACKENDS
 from bfpp.api.study.study_file import AS_IT_IS, read_study
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import P2P, InvalidConfiguration
 from tests.helpers.studies import written
 
 
@@ -23,7 +24,7 @@ def test_cells_are_all_combinations_on_all_networks(tmp_path):
         for network in ("fast", "slow")
     ]
     assert study.varied == ("schedule", "microbatches")
-    assert (study.where, study.hosts) == (HostKind.NAMESPACES, 2)
+    assert (study.hosts.where, study.hosts.count) == (HostKind.NAMESPACES, 2)
     assert len({cell.key for cell in study.cells}) == 8
 
 
@@ -32,6 +33,36 @@ def test_schedules_that_loop_and_others_divide_a_rank_alike(tmp_path):
     study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
     layouts = [cell.experiment.configuration.layout for cell in study.cells]
     assert [(each.loops, each.units) for each in layouts] == [(1, 4), (2, 4)]
+
+
+def test_several_grids_are_added_up_and_values_that_a_cell_has_not_differ_too(tmp_path):
+    common = {"pp": 2, "loops": 2, "microbatches": 4}
+    grids = [
+        {"schedule": ["depth-first", "breadth-first"], **common},
+        {"schedule": "depth-first", **common, "sequence": [2, 4]},
+        {"schedule": "depth-first", **common, "pp_overlap": False},
+    ]
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grids)))
+    assert study.varied == ("schedule", "sequence", "pp_overlap")
+    assert [cell.schedule for cell in study.cells] == [
+        "depth-first", "breadth-first", "depth-first, sequence 2", "depth-first, sequence 4",
+        "depth-first",
+    ]  # fmt: skip
+    assert [cell.others.get("pp_overlap") for cell in study.cells] == [None] * 4 + [False]
+    graphs = [cell.experiment.communication.pp_overlap for cell in study.cells]
+    assert graphs == [True] * 4 + [False]
+
+
+def test_the_same_order_by_two_runtimes_is_two_cells(tmp_path):
+    grid = {"schedule": "1f1b", "pp": 2, "microbatches": 4, "backend": ["cpu", "torch-pipelining"]}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [cell.backend for cell in study.cells] == [*BACKENDS]
+    assert [cell.times_tasks for cell in study.cells] == [True, False]
+    posts = [cell.predicted.communication.p2p for cell in study.cells]
+    assert posts == [P2P.CHANNELS, P2P.POSTED]
+    assert study.varied == ("backend",)
+    ((_, cells),) = study.sessions.items()
+    assert len(cells) == 2
 
 
 def test_cells_that_one_profile_prices_share_a_session(tmp_path):
@@ -82,6 +113,9 @@ FAULTS = [
     ({"experiment": None}, "the key 'experiment' is missing"),
     ({"experiment": {"pp": 2}}, "experiment: the key 'schedule' is missing"),
     ({"experiment": {"schedule": "gpipe", "model": "gpt-1t"}}, "model: a study does not vary it"),
+    ({"experiment": [{"schedule": "gpipe"}, 3]}, "experiment: must be a table, or several"),
+    ({"experiment": [{"schedule": "gpipe"}, {"pp": 2}]}, "the key 'schedule' is missing"),
+    ({"experiment": {"schedule": "gpipe", "backend": "cuda"}}, "backend: 'cuda' is not one of cpu"),
     ({"experiment": {"schedule": []}}, "experiment: schedule must hold at least one value"),
     ({"experiment": {"schedule": "fifo"}}, "no cell can be run; the first: .*fifo"),
     ({"experiment": {"schedule": "1f1b", "loop": 2}}, "no cell can be run; the first: loop"),
@@ -90,8 +124,11 @@ FAULTS = [
     ({"compute": {"forward": 1.0}}, "compute: the key 'backward' is missing"),
     ({"compute": {"forward": 1.0, "backward": -1}}, "compute: backward must be positive"),
     ({"hosts": {"where": "moon"}}, "hosts: where: .*moon"),
-    ({"hosts": {"where": "namespaces"}}, "hosts: count says how many namespaces"),
-    ({"hosts": {"count": 3}}, "hosts: count .* belongs to them"),
+    ({"hosts": {"where": "namespaces"}}, "hosts: the key 'count' is missing"),
+    ({"hosts": {"count": 3}}, "hosts: unknown key 'count'"),
+    ({"hosts": {"where": "ssh", "names": ["a", 3]}}, "hosts: names must be a list of words"),
+    ({"hosts": {"where": "ssh", "names": ["a"]}}, "hosts: 1 x 1 processes, and its cells need 2"),
+    ({"hosts": {"where": "kubernetes", "count": 2}}, "hosts: the key 'image' is missing"),
     ({"networks": {"slow": 1e6}}, "only namespaces have networks"),
     ({"measuring": {"least": 4, "most": 3}}, "measuring: most must be at least 4"),
     ({"measuring": {"step": 4}}, "measuring: unknown key 'step'"),

@@ -14,7 +14,7 @@ from bfpp.executor.measure.passes import QUICK
 from bfpp.executor.measure.passes.network import _line, _pairs_in_turns
 from bfpp.executor.measure.turns import Jobs, take_turns
 from bfpp.executor.processes import launch
-from bfpp.executor.settings import Sleeps
+from bfpp.executor.settings import Activations, BackendName, Sleeps
 from bfpp.executor.train.measured_timeline import timeline_of
 from bfpp.launchers.own.model import transformer_source
 from bfpp.schedules import build_graph
@@ -39,11 +39,13 @@ class InTurn:
         self.seen.append(job)
 
 
-def job(schedule):
+def job(schedule, backend=BackendName.CPU):
     experiment = Experiment(schedule, pp=2, microbatches=4, dp=1)
     source = transformer_source(TINY, None, is_causal=False)
     asleep = Sleeps(*[(SECONDS,) * 2] * 4)
-    return job_of(experiment, source, steps=2, sleeps=asleep)
+    return job_of(
+        experiment, source, steps=2, sleeps=asleep, backend=backend, activations=Activations.KEEP
+    )
 
 
 def test_jobs_of_other_task_graphs_take_turns_in_the_same_processes():
@@ -54,6 +56,10 @@ def test_jobs_of_other_task_graphs_take_turns_in_the_same_processes():
     turns = [each for each in heard if each["event"] == "turn"]
     assert [each["job"] for each in turns] == order
     for each in turns:
+        # Both processes are on this machine, and share its clock.
+        assert each["clocks"]["since"] < each["clocks"]["at"]
+        (clock,) = each["clocks"]["hosts"]
+        assert clock == [0.0, 0.0]
         # Forward and backward of four micro-batches, on each of two ranks, one after the other.
         assert len(each["seconds"]) == len(each["elapsed"]) == 2
         least = 2 * 4 * SECONDS + 2 * SECONDS
@@ -61,6 +67,18 @@ def test_jobs_of_other_task_graphs_take_turns_in_the_same_processes():
         graph = build_graph(jobs[each["job"]].schedule, jobs[each["job"]].layout)
         timeline = timeline_of(np.array(each["columns"]), graph)
         assert min(abs(timeline.step_time - one) for one in each["seconds"]) < 1e-4
+
+
+def test_passes_sleep_in_the_runtime_of_pytorch_too():
+    """Whole backward passes, and those in halves, of which its first stage has none."""
+    jobs = [job("1f1b", BackendName.TORCH_PIPELINING), job("zb-h1", BackendName.TORCH_PIPELINING)]
+    heard = []
+    work = Jobs(jobs, InTurn([0, 1]), 2, 1, QUICK, None)
+    assert launch(take_turns, work, 2, on_message=heard.append) == 2
+    whole, halves = (each["seconds"] for each in heard if each["event"] == "turn")
+    slots = 2 * 4 + 2  # of passes, each as long as another
+    assert slots * SECONDS < min(whole) < 3 * slots * SECONDS
+    assert (3 * 4 + 1) * SECONDS - 1e-3 < min(halves) < 3 * 14 * SECONDS
 
 
 @given(st.integers(2, 9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from bfpp.schedules import (
     P2P,
     Communication,
     Deadlock,
+    InvalidConfiguration,
     Layout,
     Operation,
     build_graph,
@@ -29,7 +30,8 @@ from bfpp.sim.costs.abstract import AbstractCosts
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations, orders
 
-QUEUED = [mode for mode in P2P if mode is not P2P.CHANNELS]
+QUEUED = [mode for mode in P2P if mode not in (P2P.CHANNELS, P2P.POSTED)]
+WAYS = [(P2P.POSTED, False), *product(QUEUED, (False, True))]
 DEADLOCKING = {(mode, False) for mode in (P2P.DEFERRED, P2P.BATCHED, P2P.COALESCED)}
 DEADLOCKING |= {(P2P.COALESCED, True)}  # the backward pass of a pair may follow from its forward
 """Modes of posting, and if sends are eager: the others follow an order in which all can run."""
@@ -60,11 +62,12 @@ def seconds(communication: Communication, layout: Layout, schedule: str = "depth
 
 
 @steady
-@given(configurations(4, 3, cells=16), st.sampled_from(QUEUED), st.booleans(), st.data())
+@given(configurations(4, 3, cells=16), st.sampled_from(WAYS), st.data())
 def test_however_transfers_are_posted_a_graph_is_valid_and_no_faster_or_deadlocks(
-    configuration, mode, eager, data
+    configuration, way, data
 ) -> None:
     """Both engines agree on it, and nothing but the order of posting has changed."""
+    mode, eager = way
     communication = replace(configuration.communication, pp_overlap=True)
     channels = configuration._replace(communication=communication).graph()
     asked = replace(communication, p2p=mode, eager=eager)
@@ -87,11 +90,11 @@ def test_however_transfers_are_posted_a_graph_is_valid_and_no_faster_or_deadlock
 
 
 @steady
-@given(orders(3, 2), st.sampled_from(QUEUED), st.booleans())
+@given(orders(3, 2), st.sampled_from(WAYS))
 def test_any_orders_make_valid_graphs_or_a_circle_or_exchange_messages(
-    layout_and_orders, mode, eager
+    layout_and_orders, way
 ) -> None:
-    layout, ranks = layout_and_orders
+    (layout, ranks), (mode, eager) = layout_and_orders, way
     try:
         graph = lower(ranks, layout, posting(mode, eager=eager))
     except Deadlock as error:
@@ -114,6 +117,16 @@ def test_in_one_queue_or_group_nothing_is_faster(mode) -> None:
     eager = seconds(posting(mode, eager=True), layout, "gpipe")
     assert seconds(posting("channels"), layout, "gpipe") < eager
     assert eager <= seconds(posting(mode), layout, "gpipe")
+
+
+def test_receives_in_the_order_of_sends_wait_for_what_their_rank_does_first() -> None:
+    """By direction no transfer holds up another, so that it is no slower than one queue."""
+    for name, layout in (("gpipe", Layout(4, 8)), ("breadth-first", Layout(4, 8, 2))):
+        posted = seconds(posting("posted"), layout, name)
+        assert seconds(posting("channels"), layout, name) < posted
+        assert posted < seconds(posting("fifo"), layout, name)
+    with pytest.raises(InvalidConfiguration, match="each send waits for its own"):
+        build_graph("gpipe", Layout(4, 8), posting("posted", eager=True))
 
 
 def test_receives_right_before_their_steps_deadlock_as_pytorch_found() -> None:

@@ -17,10 +17,12 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.engines.cost_model import fixed_costs
+from bfpp.sim.engines.cost_model import Costs, fixed_costs
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.remedies.measured_elsewhere import MeasuredElsewhere
+from bfpp.sim.remedies.shared_ports import ports_of
 from bfpp.traces.timeline.timeline import MEASURED, Timeline
 
 COSTS = AbstractCosts(
@@ -66,6 +68,46 @@ def test_stages_that_are_divided_otherwise_take_their_part():
     looped = wholes.as_schedule(find_schedule("breadth-first"), 2).timeline
     expected = simulate(graph_of("breadth-first"), AbstractCosts(1, 2)).step_time
     assert looped.step_time == pytest.approx(expected)
+
+
+class Ports:
+    """Transfers of `seconds` that share what leaves a rank, and what enters it."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def costs(self, graph):
+        costs, tasks = COSTS.costs(graph), np.flatnonzero(graph.is_transfer)
+        ports = np.full((len(graph), 2), NONE, dtype=np.int32)
+        ports[tasks] = ports_of(graph, tasks)
+        moved = np.where(graph.is_transfer, self.seconds * RATE, 0.0)
+        alone = np.where(graph.is_transfer, 0.0, costs.seconds)
+        return Costs(alone, moved, ports, np.full(2 * graph.layout.pp, RATE))
+
+
+RATE = 3.0
+"""Bytes a second of a port."""
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.0, 2.5])
+@pytest.mark.parametrize("name", NAMES)
+def test_transfers_share_ports_with_those_of_the_other_schedule(name, seconds):
+    """Links that are idle, busy, and full."""
+    model = Ports(seconds)
+    saved = SavedTimeline(replace(simulate(graph_of(name), model), source=MEASURED))
+    for other in NAMES:
+        expected = simulate(graph_of(other), model).step_time
+        replayed = saved.as_schedule(find_schedule(other)).timeline
+        assert replayed.step_time == pytest.approx(expected, rel=0.02), other
+
+
+def test_transfers_that_took_as_long_whatever_else_was_sent_share_nothing():
+    model = AbstractCosts(transfer=2.5)
+    saved = SavedTimeline(replace(simulate(graph_of("depth-first"), model), source=MEASURED))
+    for other in NAMES:
+        expected = simulate(graph_of(other), model).step_time
+        replayed = saved.as_schedule(find_schedule(other)).timeline
+        assert replayed.step_time == pytest.approx(expected, rel=0.02), other
 
 
 def measured(timeline: Timeline, late: np.ndarray) -> Timeline:

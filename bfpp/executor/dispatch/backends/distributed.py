@@ -51,6 +51,9 @@ class DistributedBackend:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
         self.groups = ProcessGroups(kind, timeout, device.device)
+        # Gloo's sends end when the socket has the message, which would go on beside the next pass.
+        overlaps = plan.graph.communication.pp_overlap
+        self.answers = not overlaps and device.device.type == "cpu"
         self.group_of = self.groups.make_rounds(memberships(plan, rank, pipeline))
         is_divided = Purpose.LAYERS in self.group_of
         self.shards: Shards = (
@@ -109,6 +112,8 @@ class DistributedBackend:
                 dist.send(self._identity(task, sent), receiver, group)
             # gloo matches messages by this tag, NCCL by their order alone.
             dist.send(sent, receiver, group, task.number)
+            if self.answers:
+                dist.recv(torch.empty(1), receiver, group, task.number)
             worker.pool.give(sent)
         else:
             space, sender = worker.space(task), self._process(task.rank)
@@ -117,6 +122,8 @@ class DistributedBackend:
                 dist.recv(announced, sender, group)
                 self._require(task, space, announced)
             dist.recv(space, sender, group, task.number)
+            if self.answers:
+                dist.send(torch.empty(1), sender, group, task.number)
 
     def exchange(self, tasks: Sequence[Task], worker: Worker) -> None:
         """All messages of a batch at once: with NCCL, as one kernel."""

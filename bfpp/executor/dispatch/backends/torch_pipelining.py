@@ -11,7 +11,7 @@ reductions wait for all passes, and tasks have no times of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,13 +26,18 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from bfpp.executor.devices.lanes import DeviceRuntime
 from bfpp.executor.devices.messages import Cell, Form
 from bfpp.executor.dispatch.backends.distributed import DistributedBackend
+from bfpp.executor.dispatch.mock_worker import Sleeper
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.plan.process_groups import Purpose
-from bfpp.executor.settings import Activations
+from bfpp.executor.settings import Activations, Sleeps
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, Task, TaskGraph
 from bfpp.schedules.formats.torch_csv import write_orders
 from bfpp.schedules.orders.steps import STEP, Order
+
+
+OWN_POSTS = (P2P.CHANNELS, P2P.POSTED)
+"""What may be asked for: nothing of its own, or what it does."""
 
 
 def require_runnable(plan: Plan) -> None:
@@ -44,12 +49,13 @@ def require_runnable(plan: Plan) -> None:
         "activations": ("keeps activations", plan.activations is not Activations.KEEP),
         "evaluation": ("trains alone here", plan.forward_graph is not None),
         "tied_embeddings": ("adds up no gradients of two stages", bool(plan.tied)),
-        "p2p": ("posts transfers in its own way", communication.p2p is not P2P.CHANNELS),
+        "p2p": ("posts transfers in its own way", communication.p2p not in OWN_POSTS),
         "sharding": (
             "shards with FSDP's modules alone",
             communication.sharding is not Sharding.NONE,
         ),
         "tp": ("runs whole layers", plan.tp > 1),
+        "pp_overlap": ("overlaps transfers", not communication.pp_overlap),
         "copies": ("has one copy of a stage", bool(layout.copies)),
         "offload": ("offloads nothing", communication.offload > 0),
         "compile": ("runs layers uncompiled here", plan.compile),
@@ -113,12 +119,44 @@ class RuntimeWorker(Worker):
     backward = backward_input = backward_weight = forward
 
 
+class SleepingStage(PipelineStage):
+    """A stage whose passes sleep and return zeros, as those of `MockWorker` do."""
+
+    seconds: Mapping[str, float]
+    """By the runtime's names of passes."""
+
+    sleeper: Sleeper
+    output: Tensor
+
+    def forward_maybe_with_nosync(self, *_: Tensor, **__: object) -> Tensor:
+        """Zeros, after the given time."""
+        with self.sleeper.taking(self.seconds["forward"]):
+            return torch.zeros_like(self.output)
+
+    def backward_maybe_with_nosync(
+        self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> tuple[tuple[Tensor | None, ...], None]:
+        """Zeros, after the given time."""
+        del last_backward
+        with self.sleeper.taking(self.seconds[backward_type]):
+            inputs = bwd_kwargs.get("input_values", ())
+            return tuple(torch.zeros_like(each) for each in inputs), None
+
+
 class TorchPipeliningBackend(DistributedBackend):
     """The worker of this process, its process groups, and PyTorch's runtime on them."""
 
     posts_batches = False
 
-    def __init__(self, plan: Plan, device: DeviceRuntime, kind: str, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: DeviceRuntime,
+        kind: str,
+        timeout: timedelta,
+        sleeps: Sleeps | None = None,
+    ) -> None:
+        self.sleeps = sleeps
         super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)
         self.worker.prepare()
         self.worker.run_step = self._runtime().step  # type: ignore[attr-defined]
@@ -149,15 +187,30 @@ class TorchPipeliningBackend(DistributedBackend):
             self.worker.units[unit].add_to(gradients)
             layers += self.worker.units[unit].layers.values()
         given = self.plan.forms[units[0] - 1] if number else self.plan.traced.inputs
-        return PipelineStage(
+        output = self._example(self.plan.forms[units[-1]], has_gradient=True)
+        stage = (SleepingStage if self.sleeps else PipelineStage)(
             nn.Sequential(*layers),
             number,
             layout.stages,
             self.device.device,
             input_args=self._example(given, has_gradient=number > 0),
-            output_args=self._example(self.plan.forms[units[-1]], has_gradient=True),
+            output_args=output,
             group=self.group_of[Purpose.PIPELINE],
         )
+        if isinstance(stage, SleepingStage):
+            stage.seconds, stage.sleeper, stage.output = self._asleep(units), Sleeper(), output
+        return stage
+
+    def _asleep(self, units: Sequence[int]) -> dict[str, float]:
+        """Seconds of a stage's passes."""
+        assert self.sleeps is not None  # noqa: S101
+        passes = {
+            "forward": self.sleeps.forward,
+            "full": self.sleeps.backward,
+            "input": self.sleeps.backward_input,
+            "weight": self.sleeps.backward_weight,
+        }
+        return {name: sum(of_units[unit] for unit in units) for name, of_units in passes.items()}
 
     def _example(self, form: Form, has_gradient: bool) -> Tensor:
         (shape,) = form.values.parts
@@ -166,6 +219,8 @@ class TorchPipeliningBackend(DistributedBackend):
         return torch.empty(shape.size, dtype=dtype, requires_grad=has_gradient)
 
     def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self.sleeps:
+            return torch.zeros(())
         return self.plan.model.loss(output, targets) / self.plan.microbatches
 
 

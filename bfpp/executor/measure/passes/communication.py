@@ -131,32 +131,43 @@ WAYS = (
 
 
 def measure_data(plan: Plan, bench: Bench) -> Profile:
-    """Gathers, reductions, norms and updates, by how many parameters they are of."""
+    """Gathers, reductions, norms and updates, by how many parameters they are of.
+
+    Once more with two copies of each stage, where ranks can hold these in pairs: then groups are
+    of other processes, and larger.
+    """
+    ranks = plan.graph.layout.pp
+    build = partial(build_graph, "breadth-first", Layout(ranks, 1, 2))
+    profile = {"data": _lines(plan, bench, build)}
+    if ranks % 2 == 0:
+        down = (*range(ranks),)
+        both = Layout(ranks, 2, copies=[down[::-1]])
+        profile["copies"] = _lines(plan, bench, partial(build_graph, "chimera", both))
+    return profile
+
+
+def _lines(plan: Plan, bench: Bench, build: Callable[[Communication], TaskGraph]) -> Profile:
+    """Seconds by parameters of each algorithm, in graphs with two stages on a rank."""
     points: dict[str, list[tuple[float, float]]] = {}
     for communication, size in product(WAYS, bench.parameters):
-        small = _weighing(plan, communication, size)
+        small = _weighing(plan, build(communication), size)
         columns = bench.run(small)
         for kind in KINDS if columns else ():
             if tasks := tasks_of(small.graph, kind):
                 point = _parameters(small, kind, size), durations(columns, tasks)
                 points.setdefault(kind.algorithm(communication), []).append(point)
     lines = {way: fit_line(measured) for way, measured in points.items()}
-    return {
-        "data": {
-            way: {"fixed": line.fixed, "per_parameter": line.slope} for way, line in lines.items()
-        }
-    }
+    return {way: {"fixed": line.fixed, "per_parameter": line.slope} for way, line in lines.items()}
 
 
-def _weighing(plan: Plan, communication: Communication, size: int) -> Plan:
+def _weighing(plan: Plan, graph: TaskGraph, size: int) -> Plan:
     """Two stages on a rank, each of `size` parameters, and little else to do."""
-    ranks = plan.graph.layout.pp
     return replace(
         plan,
-        graph=build_graph("breadth-first", Layout(ranks, 1, 2), communication),
-        model=_idle_model(2 * ranks, partial(Weigh, size), 1),
+        graph=graph,
+        model=_idle_model(graph.layout.units, partial(Weigh, size), 1),
         microbatch_size=1,
-        optimization=replace(plan.optimization, clip=1.0 if communication.clipping else None),
+        optimization=replace(plan.optimization, clip=1.0 if graph.communication.clipping else None),
     )
 
 

@@ -7,7 +7,8 @@ Rules:
   what was measured there for one transfer.
 - Replicas are alike: where those of a pipeline rank share a host, all of them send at the same
   time, and a task moves the bytes of all.
-- A collective passes both ports of its rank's host, if its group is on several hosts.
+- A collective passes both ports of its rank's host, if its group is on several hosts. All groups
+  that are there were measured at the same time, so each with its part of the ports.
 - Within a host, transfers do not share.
 """
 
@@ -31,25 +32,25 @@ class HostPorts:
     """The ports of hosts in bytes/s, of ways between them, and the hosts of pipeline ranks.
 
     `processes` are those of each host; those of a rank's replicas follow one another. `way` is
-    the bandwidth between hosts, by sender and receiver.
+    the bandwidth between hosts, by sender and receiver. `together` has the same number for ranks
+    whose replicas reduce gradients together, those that hold copies of the same stages.
     """
 
     processes: Integers
     out: Seconds
     into: Seconds
     way: Seconds
-    ranks: int
+    together: Integers
     replicas: int
 
     @cached_property
     def _host_of_process(self) -> Integers:
         host = np.repeat(np.arange(len(self.processes), dtype=np.int32), self.processes)
-        if len(host) < self.ranks * self.replicas:
-            raise InvalidConfiguration(
-                "profile",
-                f"its hosts hold {len(host)} processes, not {self.ranks} ranks x {self.replicas}",
-            )
-        of_ranks: Integers = host[: self.ranks * self.replicas].reshape(self.ranks, self.replicas)
+        ranks, replicas = len(self.together), self.replicas
+        if len(host) < ranks * replicas:
+            reason = f"its hosts hold {len(host)} processes, not {ranks} ranks x {replicas}"
+            raise InvalidConfiguration("profile", reason)
+        of_ranks: Integers = host[: ranks * replicas].reshape(ranks, replicas)
         return of_ranks
 
     @cached_property
@@ -65,10 +66,23 @@ class HostPorts:
         return there
 
     @cached_property
+    def _is_there(self) -> Flags:
+        """By group of ranks that reduce together, and by host: flags of its members' hosts."""
+        there = np.zeros((len(self.together), len(self.out)), dtype=bool)
+        there[self.together[:, None], self._host_of_process] = True
+        return there
+
+    @cached_property
     def _is_spread(self) -> Flags:
-        """By rank: flags of replicas on several hosts."""
-        spread: Flags = self._replicas_there < self.replicas
+        """By group: flags of members on several hosts."""
+        spread: Flags = self._is_there.sum(axis=1) > 1
         return spread
+
+    @cached_property
+    def _groups_there(self) -> Integers:
+        """By host: the groups that are there and elsewhere."""
+        groups: Integers = self._is_there[self._is_spread].sum(axis=0)
+        return groups
 
     @property
     def bandwidth(self) -> Seconds:
@@ -90,12 +104,12 @@ class HostPorts:
         )
 
     def collective(self, rank: Integers, fixed: float, seconds: Seconds) -> Load:
-        """Collectives among a rank's replicas; `seconds` are their bytes' without contention."""
-        hosts, host, spread = len(self.out), self.host[rank], self._is_spread[rank]
-        alone = np.minimum(self.out, self.into)[host]
+        """Collectives of a rank's group; `seconds` are their bytes' beside all groups there."""
+        hosts, host, spread = len(self.out), self.host[rank], self._is_spread[self.together[rank]]
+        share = np.minimum(self.out, self.into)[host] / np.maximum(self._groups_there[host], 1)
         ports = np.stack([host, hosts + host, np.full_like(host, NONE)], axis=1)
         return Load(
             fixed + np.where(spread, 0.0, seconds),
-            np.where(spread, seconds * alone, 0.0),
+            np.where(spread, seconds * share, 0.0),
             np.where(spread[:, None], ports, NONE),
         )

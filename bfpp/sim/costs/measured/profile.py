@@ -35,8 +35,8 @@ LINE = ("fixed", "per_parameter")
 HOST = ("processes", "out", "into")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
-OF_HOSTS = "hosts"
-"""The part of a profile of several hosts."""
+OF_HOSTS, OF_COPIES = "hosts", "copies"
+"""The part of a profile of several hosts, and that of ranks that hold copies of stages in pairs."""
 
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
@@ -56,8 +56,6 @@ class ProfiledCosts(MeasuredSeconds):
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The measured seconds of each task; of several hosts, bytes through their ports."""
-        if graph.layout.copies:
-            raise InvalidConfiguration(FIELD, f"{self.name} measured no collectives of copies")
         step = MeasuredStep(self, graph)
         seconds, moved = np.zeros((2, len(graph)))
         ports = np.full((len(graph), WIDTH), NONE, dtype=np.int32)
@@ -91,7 +89,8 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     """The profile of a file's contents; raises like `load_profile`."""
     require_kind(FIELD, name, table, PROFILE)
     table = {key: value for key, value in table.items() if key != "format"}
-    _require(name, table, PARTS + (OF_HOSTS,) * (OF_HOSTS in table))
+    further = tuple(part for part in (OF_HOSTS, OF_COPIES) if part in table)
+    _require(name, table, PARTS + further)
     kinds = [
         _numbers(f"{name}: layer {number}", each, LAYER)
         for number, each in enumerate(_list(name, table, "layers"))
@@ -101,7 +100,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     if sum(kind["count"] for kind in kinds) > MOST_LAYERS:
         raise InvalidConfiguration(FIELD, f"{name}: layers hold more than {MOST_LAYERS:,}")
     layers = [kind for kind in kinds for _ in range(int(kind["count"]))]
-    _require(f"{name}: data", table["data"], DATA)
+    lines = {part: _lines(name, part, table[part]) for part in ("data", OF_COPIES) if part in table}
     return ProfiledCosts(
         name=name,
         run=_numbers(f"{name}: run", table["run"], RUN),
@@ -111,13 +110,20 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
             _numbers(f"{name}: channel {number}", each, CHANNEL)
             for number, each in enumerate(_list(name, table, "channels"))
         ),
-        data={way: _numbers(f"{name}: {way}", table["data"][way], LINE) for way in DATA},
+        data=lines["data"],
         dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
         hosts=tuple(
             _numbers(f"{name}: host {number}", each, HOST)
             for number, each in enumerate(_list(name, {OF_HOSTS: [], **table}, OF_HOSTS))
         ),
+        copies=lines.get(OF_COPIES, {}),
     )
+
+
+def _lines(name: str, part: str, table: Table) -> dict[str, Numbers]:
+    """The line of each algorithm."""
+    _require(f"{name}: {part}", table, DATA)
+    return {way: _numbers(f"{name}: {part}: {way}", table[way], LINE) for way in DATA}
 
 
 def _list(name: str, table: Table, key: str) -> list[Any]:

@@ -17,6 +17,7 @@ UNITS = {
     "channels": "from rank to rank, or from host to host: seconds, and bytes per second",
     "hosts": "processes on each; bytes per second of all that leaves it, and of all that enters",
     "data": "seconds, and seconds for each parameter",
+    "copies": "the same where two ranks hold copies of the same stages",
     "dispatch": "seconds to launch a task: after another on its lane, or after a cross-lane wait",
 }
 """Comments of the parts of a profile."""

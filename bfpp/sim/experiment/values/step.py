@@ -84,7 +84,8 @@ class StepValues:
         "(channels); one queue per rank, receives in the order of the sends (fifo, as PyTorch) or "
         "right before the step that needs them (deferred); or grouped after each pass (batched, as "
         "Megatron-LM's 1F1B), or after a forward and a backward pass together (coalesced, as its "
-        "interleaved schedule)",
+        "interleaved schedule); or per direction, receives in the order of the sends (posted, as "
+        "PyTorch over gloo)",
         choices=tuple(P2P),
     )
     eager: bool = option(

@@ -27,6 +27,7 @@ from bfpp.traces.figures.time_axis import round_step
 
 COLOURS = (
     "#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770", "#3aa6b9", "#a08a00",
+    "#161616", "#e48fc0",
 )  # fmt: skip
 """Series colours, in the order of their first mention; distinct to colour-blind readers."""
 

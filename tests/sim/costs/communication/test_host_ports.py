@@ -99,6 +99,17 @@ def test_collectives_pass_ports_where_their_group_is_on_several_hosts(hosts, is_
     assert (costs.bytes[gathers] > 0).all() == is_spread
 
 
+@pytest.mark.parametrize(("hosts", "alone"), [(4, 1.0), (2, 0.5)])
+def test_copies_of_stages_reduce_over_ports_in_the_time_that_all_took_together(hosts, alone):
+    """Two pairs of ranks were measured at once: where both pass a port, each had half of it."""
+    graph = build_graph("chimera", Layout(4, 4, copies=[(3, 2, 1, 0)]))
+    lines = {way: {"fixed": 0.5, "per_parameter": 0.2} for way in DATA}
+    costs = profile(4, 1, hosts, copies=lines).costs(graph)
+    reductions = graph.operation == Operation.REDUCE
+    moving = 0.2 * 10 * 2  # parameters of a stage: two layers
+    assert costs.seconds_alone()[reductions] == pytest.approx(0.5 + alone * moving)
+
+
 def test_more_ranks_than_processes_of_hosts_are_refused():
     graph = build_graph("gpipe", Layout(4, 2))
     with pytest.raises(InvalidConfiguration, match="its hosts hold 2 processes, not 4 ranks x 1"):
@@ -130,6 +141,6 @@ def wider(ports):
 def test_ports_are_those_of_hosts_and_of_ways_between_them():
     one = np.array([1, 1])
     way = np.array([[9.0, 5.0], [6.0, 9.0]])
-    ports = HostPorts(one, np.array([1.0, 2.0]), np.array([3.0, 4.0]), way, 2, 1)
+    ports = HostPorts(one, np.array([1.0, 2.0]), np.array([3.0, 4.0]), way, one.cumsum(), 1)
     load = ports.transfer(np.array([0, 1]), np.array([1, 0]), np.zeros(2), np.ones(2))
     assert ports.bandwidth[load.ports].tolist() == [[1.0, 4.0, 5.0], [2.0, 3.0, 6.0]]

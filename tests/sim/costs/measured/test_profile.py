@@ -21,7 +21,7 @@ from bfpp.schedules import (
     Sharding,
     build_graph,
 )
-from bfpp.sim.costs.measured.profile import DATA, load_profile
+from bfpp.sim.costs.measured.profile import DATA, load_profile, read_profile
 from bfpp.sim.costs.measured.profile_file import as_toml, inline
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations
@@ -122,6 +122,22 @@ def test_gathers_and_updates_cost_by_parameters(costs):
             assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.rank] / 2)
 
 
+@pytest.mark.parametrize("sharding", Sharding)
+def test_collectives_over_copies_of_stages_are_priced_as_measured_with_these(sharding):
+    lines = {way: {"fixed": 3.0, "per_parameter": 0.5} for way in DATA}
+    graph = build_graph("chimera", Layout(2, 2, copies=[(1, 0)]), Communication(sharding))
+    with pytest.raises(InvalidConfiguration, match="measured no collectives of copies"):
+        read_profile("bench", changed()).costs(graph)
+    seconds = read_profile("bench", changed(copies=lines)).costs(graph).seconds
+    parameters = np.array([10 + 32 * 20, 30 + 32 * 20])
+    shares = 1 if sharding is Sharding.NONE else 2 * 2  # of replicas and copies
+    reductions, updates = (
+        graph.operation == each for each in (Operation.REDUCE, Operation.OPTIMIZER)
+    )
+    assert seconds[reductions] == pytest.approx(3 + 0.5 * parameters[graph.unit[reductions]])
+    assert seconds[updates] == pytest.approx(3 + 0.5 * parameters.sum() / shares)
+
+
 @pytest.mark.parametrize("clipping", [False, True])
 @pytest.mark.parametrize("sharding", Sharding)
 def test_each_way_has_a_price_of_its_own(tmp_path, sharding, clipping):
@@ -160,10 +176,6 @@ UNPRICED = (Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE, Operation.OFFLOAD)
 def test_every_graph_has_a_price(configuration):
     graph = configuration.graph()
     file_costs = load_cached()
-    if graph.layout.copies:
-        with pytest.raises(InvalidConfiguration, match="measured no collectives of copies"):
-            file_costs.costs(graph)
-        return
     if np.isin(graph.operation, UNPRICED).any():
         with pytest.raises(InvalidConfiguration, match=r"does not price (.*all_reduce|host_copy)"):
             file_costs.costs(graph)
@@ -178,7 +190,7 @@ def test_every_graph_has_a_price(configuration):
 def load_cached():
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "bench.toml"
-        file.write_text(as_toml(PROFILE))
+        file.write_text(as_toml(changed(copies=PROFILE["data"])))
         return load_profile(str(file))
 
 
@@ -187,6 +199,7 @@ BROKEN = [
     ({"passes": {"forward": 1.0}}, "passes: the key 'backward' is missing"),
     ({"dispatch": {"next": -1.0, "wake": 0.0}}, "dispatch: next must be at least 0"),
     ({"data": {}}, "data: the key 'all-reduce' is missing"),
+    ({"copies": {}}, "copies: the key 'all-reduce' is missing"),
     ({"more": 1}, "the key 'more' is not one of"),
     ({"channels": [{"sender": 0}]}, "channel 0: the key 'bandwidth' is missing"),
     (

@@ -12,12 +12,15 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from bfpp.api.study.hosts.namespaces import namespaces
 from bfpp.api.study.journal import NAME
-from bfpp.api.study.namespaces import namespaces
 from bfpp.schedules import InvalidInput
+from bfpp.traces.formats.timeline_json import load_timeline
 from tests.helpers.studies import written
 
 CAN_HOLD_HOSTS = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
@@ -65,7 +68,7 @@ def test_hosts_are_gone_after_a_failure_and_those_of_a_study_that_was_killed_are
     killed = f"""
 import os
 from pathlib import Path
-from bfpp.api.study.namespaces import namespaces
+from bfpp.api.study.hosts.namespaces import namespaces
 with namespaces(2, 5e7, Path({str(tmp_path)!r})):
     os._exit(9)
 """
@@ -76,20 +79,20 @@ with namespaces(2, 5e7, Path({str(tmp_path)!r})):
     assert made() == before
 
 
-def grid(folder: Path) -> Path:
-    return written(
-        folder / "grid.toml",
-        experiment={"schedule": ["gpipe", "1f1b"], "pp": 2, "microbatches": 4},
-        model={"layers": 4, "hidden": 64, "context": 256},
-        compute={"forward": 0.01, "backward": 0.02},
-        hosts={"where": "namespaces", "count": 2},
-        networks={"slow": BITS},
-        measuring={"steps": 2, "least": 2, "most": 2},
-    )
+def grid(folder: Path, **tables: Any) -> Path:
+    known = {
+        "experiment": {"schedule": ["gpipe", "1f1b"], "pp": 2, "microbatches": 4},
+        "model": {"layers": 4, "hidden": 64, "context": 256},
+        "compute": {"forward": 0.01, "backward": 0.02},
+        "hosts": {"where": "namespaces", "count": 2},
+        "networks": {"slow": BITS},
+        "measuring": {"steps": 2, "least": 2, "most": 2},
+    }
+    return written(folder / "grid.toml", **known | tables)
 
 
-def begun(folder: Path, *options: str) -> subprocess.Popen[str]:
-    words = ["study", str(grid(folder)), "--out", str(folder / "out"), "--json", *options]
+def begun(folder: Path, *options: str, **tables: Any) -> subprocess.Popen[str]:
+    words = ["study", str(grid(folder, **tables)), "--out", str(folder / "out"), "--json", *options]
     command = [sys.executable, "-P", "-m", "bfpp", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
@@ -131,6 +134,22 @@ def test_a_study_goes_on_when_a_process_of_a_host_is_killed(tmp_path):
     out, errors = study.communicate(timeout=240)
     assert [cell["repetitions"] for cell in json.loads(out)["cells"]] == [2, 2], errors
     assert "begun again" in errors
+
+
+def test_without_overlap_a_rank_waits_until_its_message_has_arrived(tmp_path):
+    """64 KiB take 10 ms on the link, and a socket takes them at once."""
+    experiment = {"schedule": "gpipe", "pp": 2, "microbatches": 4, "pp_overlap": False}
+    once = {"steps": 1, "least": 1, "most": 1}
+    study = begun(tmp_path, experiment=experiment, measuring=once)
+    _, errors = study.communicate(timeout=240)
+    assert study.returncode == 0, errors
+    (saved,) = (tmp_path / "out" / "timelines").iterdir()
+    timeline = load_timeline(saved)
+    graph, begins = timeline.graph, timeline.start
+    for task in np.flatnonzero(graph.is_transfer).tolist():
+        later = graph.is_compute & (graph.rank == graph.rank[task]) & (begins > begins[task])
+        assert timeline.duration[task] > 0.008
+        assert (begins[later] > timeline.end[task] - 0.002).all()
 
 
 def test_hosts_that_torchrun_joins_measure_their_network_and_go_on(tmp_path):
