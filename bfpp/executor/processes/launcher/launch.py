@@ -74,7 +74,7 @@ def launch(
     the entry, and `InvalidInput` where torchrun started another number of processes,
     or there is no such interface.
     """
-    limits = limits or Limits()
+    limits = (limits or Limits()).among(processes)
     prepare(interface)
     if not is_joined():
         return _launch_own(entry, arguments, processes, limits, on_message, interface, hosts)

@@ -20,6 +20,7 @@ from bfpp.executor.processes.launcher.sigterm import Stop, offer
 from bfpp.executor.processes.watch.heartbeats import Activity, Limits
 from bfpp.executor.processes.watch.watch import Watch
 
+ON_DEMAND = "TORCH_GLOO_LAZY_INIT"
 FOREVER = timedelta(days=30)
 
 
@@ -77,8 +78,18 @@ def connect(timeout: timedelta) -> distributed.Store:
     )
 
 
+MESHED = 64
+"""Processes up to which gloo connects each with all others at once."""
+
+
 def join(context: ProcessContext) -> None:
-    """Make the default process group: over gloo, whatever the devices."""
+    """Make the default process group: over gloo, whatever the devices.
+
+    Of many processes, two are connected with the first message between them: a process has a
+    connection for each of those that it sends to, not for all.
+    """
+    if context.processes > MESHED:
+        os.environ.setdefault(ON_DEMAND, "1")
     with context.watch.during(Activity("joining the process group", context.others)):
         distributed.init_process_group(
             "gloo",

@@ -3,7 +3,8 @@
 No parent process of ours sees how they end, so they diagnose failures themselves:
 the first and the last (two of them, and on different hosts if there are several,
 since one may be the one that hangs), any that failed or was asked to end, and all
-of them if neither the first nor the last has started in time.
+of them if neither the first nor the last has started in time. Of many processes it is
+the first and the last alone, until these do not start: all would read all heartbeats.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from bfpp.executor.processes.watch.watchdog import LOST, Watchdog
 GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
 CULPRIT_FIRST = 0.5  # seconds: torchrun names the process that it sees end first
 BETWEEN_CALLS = 0.2
+MANY = 64
+"""Processes from which on those that fail or are asked to end leave it to others to say why."""
 STORE_LOST = "the connection to the run's store is lost: the host of process 0, or torchrun, ended"
 
 
@@ -81,7 +84,8 @@ class Diagnoser:
 
     def _diagnose(self) -> Diagnosis | None:
         asked = self._context.stop.asked
-        if not (self._observes or asked or self._context.watch.has_failed):
+        is_involved = asked or self._context.watch.has_failed
+        if not self._observes and not (is_involved and self._context.processes < MANY):
             self._observes = self._is_alone()
             return None
         # torchrun asks the others to end when one has died: a short silence will do. But it

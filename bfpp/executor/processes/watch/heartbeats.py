@@ -1,4 +1,4 @@
-"""Heartbeats: twice a second, a process publishes the state of its lanes.
+"""Heartbeats: twice a second, or less often, a process publishes the state of its lanes.
 
 Pure values, and their JSON form in the shared store. A heartbeat says what each lane
 is doing and for how long, so that a reader can name the task without the graph,
@@ -7,11 +7,14 @@ after the process itself can no longer answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from bfpp.executor.processes.watch.flight_recorder import Posted
 from bfpp.executor.processes.watch.json_fields import from_json, to_json
+
+MOST_A_SECOND = 250
+"""Heartbeats of all processes together: to read and judge one takes 0.5 ms of CPU time."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,17 @@ class Limits:
     grace: float = 2.0
     start: float = 300.0
     heartbeat: float = 0.5
+
+    def among(self, processes: int) -> Limits:
+        """The timeouts of a run of many: all together send `MOST_A_SECOND` heartbeats at the most.
+
+        A process is silent for long after some heartbeats that have not come.
+        """
+        heartbeat = max(self.heartbeat, processes / MOST_A_SECOND)
+        if heartbeat == self.heartbeat:
+            return self
+        grace, hang = max(self.grace, 4 * heartbeat), max(self.hang, 4 * heartbeat)
+        return replace(self, heartbeat=heartbeat, grace=grace, hang=hang)
 
     @property
     def communication(self) -> timedelta:
