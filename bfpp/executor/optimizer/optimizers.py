@@ -29,7 +29,13 @@ TRIED = 4096
 """Elements of a parameter that is updated to measure what an optimizer keeps and takes for each."""
 
 FUSED = ("adam", "adamw")
-"""Optimizers of torch that leave a step out, and do not count it, without asking the host."""
+"""Optimizers of torch that update in one kernel for all parameters, which allocates nothing.
+
+They also leave a step out, and do not count it, without asking the host.
+"""
+
+HOW = ("fused", "foreach", "differentiable")
+"""Arguments that say how such an optimizer updates: if one of them is given, it decides."""
 
 Group = dict[str, Any]
 
@@ -37,7 +43,7 @@ Group = dict[str, Any]
 def make_optimizer(options: Optimization, groups: Sequence[Group]) -> torch.optim.Optimizer:
     """The optimizer of some parameters in groups, each with its `weight_decay`."""
     arguments = dict(options.arguments)
-    if options.skips and options.optimizer in FUSED:
+    if options.optimizer.lower() in FUSED and not arguments.keys() & HOW:
         arguments["fused"] = True
     factory = _factory(options.optimizer)
     try:

@@ -322,8 +322,6 @@ BFPP = Implementation(
         "fused_kernels": False,
         # Weights and two moments in full precision; gradients are reduced where they are added up.
         "state_bytes": 12,
-        # AdamW's denominators.
-        "update_bytes": 4,
     },
     sequence_parallel=False,
     # Those of micro-batches are added up in full precision.
@@ -334,9 +332,9 @@ BFPP = Implementation(
     recomputes_units=True,
     # By `bfpp measure` on the host of an H100 (a Xeon, torch 2.11); of a machine, see its cluster.
     dispatch_seconds=3.1e-4,
-    # AdamW by PyTorch's multi-tensor kernels 80 (eight of them); gradients are looked at (4) and
-    # cleared (4), weights copied (6).
-    optimizer_traffic=94,
+    # PyTorch's fused AdamW reads 16 and writes 12; gradients are looked at (4) and cleared (4),
+    # weights copied (6).
+    optimizer_traffic=42,
     # A GEMM writes it in half precision (2); a sum reads that and the one before, and writes.
     accumulation_traffic=12,
     step_seconds=0.0,
