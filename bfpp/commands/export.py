@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from bfpp.api.running.jobs import require_torch
 from bfpp.executor.settings import PRECISIONS, DType
-from bfpp.launchers.own.model import transformer_source
+from bfpp.launchers.own.model import require_safetensors, transformer_source
 from bfpp.options import shared
 from bfpp.options.running.run import add_choice
-from bfpp.options.running.trained_model import require_safetensors
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.reading import parsed, read_file
 from bfpp.sim.models.hugging_face import is_config

@@ -125,6 +125,11 @@ class Optimization:
         return self.skip_nonfinite
 
     @property
+    def is_muon(self) -> bool:
+        """True if matrices are updated by Muon, and all other parameters by AdamW."""
+        return self.optimizer.lower() == "muon"
+
+    @property
     def needs_norm(self) -> bool:
         """True if updates depend on the norm of all gradients."""
         return self.clip is not None or self.skips

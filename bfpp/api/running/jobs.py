@@ -103,6 +103,7 @@ def job_of(experiment: Experiment, model: ModelSource, **settings: Any) -> Job:
         communication=replace(
             communication,
             clipping=communication.clipping or optimization.needs_norm,
+            muon=optimization.is_muon,
             tied_embeddings=communication.tied_embeddings or ties(model),
         ),
         model=model,

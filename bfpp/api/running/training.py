@@ -11,11 +11,12 @@ from bfpp.api.running.jobs import checked_plan, job_of
 from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
 from bfpp.executor.settings import PRECISIONS, BackendName, DType, Optimization
-from bfpp.launchers.own.model import require_layers, transformer_source
+from bfpp.launchers.own.model import require_layers, require_weights, transformer_source
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.formats.python_file import module_name
 from bfpp.sim.experiment.experiment import Experiment
-from bfpp.sim.models.model import Transformer
+from bfpp.sim.models.hugging_face import is_config
+from bfpp.sim.models.model import Transformer, load_model
 
 if TYPE_CHECKING:
     from bfpp.executor.run.session import TrainingResult
@@ -28,6 +29,7 @@ def train(
     steps: int,
     backend: str = "local",
     precision: str = "fp32",
+    weights: Path | str | None = None,
     memory_check: bool = True,
     on_step: Listener | None = None,
     on_message: Listener | None = None,
@@ -37,10 +39,12 @@ def train(
 
     `model` is a function of a Python file that takes a seed and returns a
     `bfpp.executor.model.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it. Or
-    the sizes of a transformer, trained on the same text as by `bfpp run`. `precision` is one of
-    `bfpp run`; `settings` are fields of `bfpp.executor.train.job.Job` (`optimization`, `saving`,
-    `evaluation`, `recomputation`, `compile`, `cuda_graphs`, ...). `on_step` is called with the
-    event of each step (`bfpp.executor.events`), `on_message` with every event.
+    the sizes of a transformer, or a Hugging Face `config.json`, trained on the same text as by
+    `bfpp run`. `weights` are those to begin with, as `bfpp run --weights` takes them, and
+    `precision` is one of `bfpp run`'s; `settings` are fields of `bfpp.executor.train.job.Job`
+    (`optimization`, `saving`, `evaluation`, `recomputation`, `compile`, `cuda_graphs`, ...).
+    `on_step` is called with the event of each step (`bfpp.executor.events`), `on_message` with
+    every event.
 
     >>> import bfpp
     >>> tiny = bfpp.Transformer(
@@ -66,7 +70,7 @@ def train(
     optimization = settings.pop("optimization", Optimization())
     job = job_of(
         experiment,
-        _source(model),
+        _source(model, None if weights is None else Path(weights)),
         steps=steps,
         backend=BackendName(backend),
         microbatch_size=experiment.configuration.microbatch_size,
@@ -102,25 +106,31 @@ def _listener(on_step: Listener | None, on_message: Listener | None) -> Listener
     return listen
 
 
-def _source(model: Callable[[int], Any] | str | Transformer) -> Any:
+def _source(model: Callable[[int], Any] | str | Transformer, weights: Path | None) -> Any:
     """The source that processes load the model from."""
     from bfpp.executor.model.sources import FunctionSource
 
-    if isinstance(model, Transformer):
-        require_layers(model)
-        return transformer_source(model, None, is_causal=True)
+    file = model if isinstance(model, str) and is_config(model) else None
+    sizes = load_model(file) if file else model
+    if isinstance(sizes, Transformer):
+        require_layers(sizes)
+        require_weights(weights)
+        return transformer_source(sizes, None, is_causal=True, file=file, weights=weights)
     if isinstance(model, str):
+        require_weights(weights, model)
         path, _, name = model.rpartition(":")
-        return FunctionSource(Path(path), name)
-    file = Path(inspect.getsourcefile(model) or "")
-    if not (file.is_file() and model.__name__.isidentifier()):
+        return FunctionSource(Path(path), name, weights)
+    assert callable(model)  # noqa: S101
+    module = Path(inspect.getsourcefile(model) or "")
+    if not (module.is_file() and model.__name__.isidentifier()):
         raise InvalidConfiguration(
             "model", f"{model.__name__} must be in a Python file that processes can import, by name"
         )
-    if model.__module__ == module_name("model", file):
+    if model.__module__ == module_name("model", module):
         raise InvalidConfiguration(
             "model",
-            f"{file.name} trains as soon as a process imports its {model.__name__}: call "
+            f"{module.name} trains as soon as a process imports its {model.__name__}: call "
             "bfpp.train under if __name__ == '__main__':",
         )
-    return FunctionSource(file, model.__name__)
+    require_weights(weights, f"{module.name}:{model.__name__}")
+    return FunctionSource(module, model.__name__, weights)

@@ -3,7 +3,8 @@
 Theory of operation. Weights, gradients and moments of a unit each lie in one buffer that is
 allocated once. A replica updates one share of it: all of it without sharding, else one of as many
 equal, contiguous parts as there are shares. So a gather and a reduction are one collective, in
-place, and an optimizer must be element-wise, since shares are cut anywhere.
+place, and an optimizer must be element-wise, since shares are cut anywhere; but for matrices of
+Muon (`bfpp.executor.optimizer.muon`).
 
 Invariants:
 
@@ -23,10 +24,11 @@ buffer into as many tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,12 +51,20 @@ def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:
     return sum(storage.nbytes() for place, storage in storages.items() if place not in without)
 
 
+class UpdateRule(NamedTuple):
+    """The update of a parameter: its weight decay, and whether it is a matrix of Muon's."""
+
+    decay: float = 0.0
+    is_matrix: bool = False
+
+
 @dataclass(frozen=True)
 class Flat:
-    """The layout of a unit's parameters in a flat buffer."""
+    """The layout of a unit's parameters in a flat buffer, and how each is updated."""
 
     shapes: Mapping[str, torch.Size]
     shares: int
+    rules: Mapping[str, UpdateRule] = field(default_factory=dict)
     wide: int = 0
     """Number of parameters, the first ones, that keep float32 in buffers of 16 bits.
 
@@ -91,6 +101,16 @@ class Flat:
         """Elements of the whole buffer, the padding included."""
         return self.share * self.shares
 
+    @cached_property
+    def stretches(self) -> list[tuple[UpdateRule, range]]:
+        """Neighbours that are updated alike, and their places; the padding belongs to the last."""
+        rules = [(self.rules.get(name, UpdateRule()), self.offsets[name]) for name in self.shapes]
+        begins = [
+            (rule, next(each)[1]) for rule, each in groupby(rules, key=lambda each: each[0])
+        ] or [(UpdateRule(), 0)]
+        ends = [*(begin for _, begin in begins[1:]), self.size]
+        return [(rule, range(begin, end)) for (rule, begin), end in zip(begins, ends, strict=True)]
+
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
         """Views of each parameter."""
         views = {}
@@ -100,6 +120,31 @@ class Flat:
                 places = _both(places) if buffer.itemsize < FULL else places[::2]
             views[name] = places.view(self.shapes[name])
         return views
+
+    def matrices_in(self, share: int) -> int:
+        """The places of a share that are updated as matrices."""
+        first, last = share * self.share, (share + 1) * self.share
+        return sum(
+            max(0, min(places.stop, last) - max(places.start, first))
+            for rule, places in self.stretches
+            if rule.is_matrix
+        )
+
+    @property
+    def has_matrices(self) -> bool:
+        """True if there are parameters that are updated as matrices."""
+        return any(rule.is_matrix for rule in self.rules.values())
+
+    def matrices(self, buffer: Tensor) -> Iterator[tuple[str, range, Tensor]]:
+        """The matrices that are updated as such: name, places, and values in a buffer of numbers.
+
+        Whatever its precision, an element has one number there, as in the training state.
+        """
+        for name, offset in self.offsets.items():
+            if name in self.rules and self.rules[name].is_matrix:
+                places = range(offset, offset + self.sizes[name])
+                own = buffer[places.start : places.stop : self.strides[name]]
+                yield name, places, own.view(self.shapes[name])
 
     def put(self, values: Tensor, buffer: Tensor, first: int = 0) -> None:
         """Fill a buffer with values: the places from `first` on.
@@ -224,12 +269,13 @@ def frozen_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> set[str]
 def flat_of(
     shapes: Mapping[str, torch.Size],
     shares: int,
-    wide: Collection[str] = (),
-    decay: Callable[[str, torch.Size], float] = lambda *_: 0.0,
+    wide: Collection[str],
+    rules: Mapping[str, UpdateRule],
 ) -> Flat:
     """The layout of parameters of these shapes in a flat buffer.
 
-    Which are `wide`, by name, are first; those that decay alike are together.
+    Which are `wide`, by name, are first; those that are updated alike are together.
     """
-    names = sorted(shapes, key=lambda name: (name not in wide, decay(name, shapes[name])))
-    return Flat({name: shapes[name] for name in names}, shares, len(shapes.keys() & wide))
+    names = sorted(shapes, key=lambda name: (name not in wide, rules[name]))
+    own = {name: rules[name] for name in names}
+    return Flat({name: shapes[name] for name in names}, shares, own, len(shapes.keys() & wide))

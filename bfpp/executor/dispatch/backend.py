@@ -73,5 +73,8 @@ class Backend(Protocol):
         Of all its tensor-parallel ranks.
         """
 
+    def orthogonalise(self, workers: Sequence[Worker]) -> None:
+        """The momentum of matrices from all shares to all, unit by unit (Muon)."""
+
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The square norm of all pipeline ranks' gradients, once each is known."""

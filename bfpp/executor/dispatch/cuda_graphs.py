@@ -54,7 +54,8 @@ from bfpp.executor.dispatch.backend import Backend
 from bfpp.executor.dispatch.dispatch import Dispatcher, JointTask, Observe, Step, TaskMarks, ignore
 from bfpp.executor.dispatch.worker import Worker
 from bfpp.executor.plan.plan import Plan
-from bfpp.schedules import InvalidConfiguration, Operation
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.operations.operations import updates
 
 FIELD = "cuda_graphs"
 
@@ -185,7 +186,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _is_update(joint: JointTask) -> bool:
-    return joint.ends[0].task.operation is Operation.OPTIMIZER
+    return joint.ends[0].task.operation in updates()
 
 
 def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> None:

@@ -88,11 +88,25 @@ def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
     return run
 
 
+def _complete(backend: Backend, workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        is_clipped = worker.plan.graph.communication.clipping
+        worker.complete(backend.total_square_norm(worker) if is_clipped else None)
+
+
+def _orthogonalise(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    """Gradients are complete, and matrices of Muon are replaced by their directions."""
+    del task
+    _complete(backend, workers)
+    backend.orthogonalise(workers)
+
+
 def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     del task
     (worker,) = workers
-    is_clipped = worker.plan.graph.communication.clipping
-    worker.update(worker.number, backend.total_square_norm(worker) if is_clipped else None)
+    if not worker.plan.graph.communication.muon:
+        _complete(backend, workers)
+    worker.update(worker.number)
 
 
 def _inside_passes(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
@@ -131,6 +145,7 @@ KERNELS: Table[Kernel] = Table(
         Operation.EXPERT_COMBINE: _inside_passes,
         Operation.OFFLOAD: _offload,
         Operation.RELOAD: _reload,
+        Operation.ORTHOGONALISE: _orthogonalise,
     },
 )
 

@@ -13,7 +13,6 @@ copied together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,8 +24,7 @@ from bfpp.executor.model.model import named
 from bfpp.executor.model.modules import META
 from bfpp.executor.model.parallel.layers import divide
 from bfpp.executor.model.parallel.region import Region
-from bfpp.executor.optimizer.optimizers import decay_of
-from bfpp.executor.plan.parameter_names import names_of, places_of
+from bfpp.executor.plan.parameter_names import names_of, places_of, rules_of
 from bfpp.executor.plan.plan import Plan
 
 
@@ -47,10 +45,10 @@ def layout_of(plan: Plan, unit: int, region: Region) -> UnitLayout:
     places = places_of(plan, layers)
     own, tied, frozen, wide = names_of(plan, places)
     shapes = {name: value.shape for name, value in values_of(places).items()}
-    decay = partial(decay_of, plan.optimization)
+    rules = rules_of(plan, places)
 
     def flat(names: Iterable[str]) -> Flat:
-        return flat_of({name: shapes[name] for name in names}, plan.shares, wide, decay)
+        return flat_of({name: shapes[name] for name in names}, plan.shares, wide, rules)
 
     return UnitLayout(flat(own), flat(tied) if tied else None, flat(frozen) if frozen else None)
 

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.devices.flat_buffers import UnitState, memory_of
+from bfpp.executor.memory.directions import Directions
 from bfpp.executor.memory.unit import Unit
 from bfpp.executor.model.parallel.exchange import Shards
 from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.optimizer.loss_scaling import Scaler
+from bfpp.executor.optimizer.muon import PRECISION
 from bfpp.executor.optimizer.nan_checks import ParameterPart, Where, largest
 from bfpp.executor.optimizer.updates import Updates
 from bfpp.executor.plan.plan import Plan
@@ -46,6 +48,7 @@ class RankMemory:
         self.scaler = Scaler(rule, device) if rule else None
         self.square_norm = torch.zeros((), dtype=torch.float64, device=device)
         self.total_square_norm: Tensor | None = None
+        self.is_bad: Tensor | None = None
         self.largest: dict[int, Tensor] = {}
 
     @property
@@ -79,7 +82,12 @@ class RankMemory:
             if number not in self.gathers:
                 unit.settle()
         states = {number: unit.trained for number, unit in self.units.items()}
-        self.updates = Updates(self.plan.optimization, states)
+        shapes = {
+            name: unit.shape_of(name)
+            for unit in self.units.values()
+            for name in unit.state.flat.shapes
+        }
+        self.updates = Updates(self.plan.optimization, states, shapes)
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
         """The buffers of a column, each large enough for all units that use it.
@@ -140,28 +148,50 @@ class RankMemory:
         ]
         return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()
 
-    def update(self, step: int, square_norm: Tensor | None) -> None:
-        """The optimizer's update in a step.
+    def complete(self, square_norm: Tensor | None) -> None:
+        """Look at the gradients of a step, which are complete.
 
-        With the norm of all gradients, they are unscaled and clipped by it before.
+        With the norm of all, they are unscaled and clipped by it.
         """
-        states = [state for unit in self.units.values() for state in unit.trained]
         self.total_square_norm = square_norm
         self.largest = {
             number: largest(unit.gradient_pieces) for number, unit in self.units.items()
         }
         if square_norm is not None and (factor := self._factor(square_norm.sqrt())) is not None:
-            for state in states:
+            for state in self._trained:
                 state.gradients.mul_(factor)
-        is_bad = None
+        self.is_bad = None
         if self.plan.optimization.skips and square_norm is not None:
-            is_bad = square_norm.isfinite().logical_not().to(torch.float32)
+            self.is_bad = square_norm.isfinite().logical_not().to(torch.float32)
             if self.scaler:
-                self.scaler.update(is_bad)
+                self.scaler.update(self.is_bad)
             for unit in self.units.values():
-                unit.moving.settle(is_bad)
-        self.updates.step(step, is_bad)
-        for state in states:
+                unit.moving.settle(self.is_bad)
+
+    @property
+    def _trained(self) -> list[UnitState]:
+        return [state for unit in self.units.values() for state in unit.trained]
+
+    def directions(self) -> Iterator[Directions]:
+        """Unit by unit, momentum of its matrices in this share; it is used once it was gathered.
+
+        Of none, if the step is left out.
+        """
+        muon = self.updates.muon
+        if muon is None or (self.is_bad is not None and self.is_bad.item()):
+            return
+        muon.advance()
+        units = [unit for unit in self.units.values() if unit.state.flat.has_matrices]
+        size = max((unit.state.flat.size for unit in units), default=0)
+        buffer = torch.empty(size, dtype=PRECISION, device=self.square_norm.device)
+        for unit in units:
+            yield (each := Directions(unit.state, unit.slices, self.region.shards, buffer))
+            each.make(muon.rule)
+
+    def update(self, step: int) -> None:
+        """The optimizer's update in a step."""
+        self.updates.step(step, self.is_bad)
+        for state in self._trained:
             state.gradients.zero_()
         self.refresh()
 

@@ -23,17 +23,27 @@ from bfpp.schedules import Operation
 
 
 class Shares(NamedTuple):
-    """Elements of a device's share of a unit's trained weights, and of its frozen ones."""
+    """Elements of a device's share of a unit's trained weights, and of its frozen ones.
+
+    Of the trained ones of each share, `matrices` are Muon's.
+    """
 
     trained: int
     frozen: int
+    matrices: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """All of them."""
+        return self.trained + self.frozen
 
 
 def shares_of(plan: Plan, unit: int) -> Shares:
     """Sizes of a unit, by the shapes of its parameters."""
     own, tied, frozen = layout_of(plan, unit, _region(plan))
     trained = own.share + (tied.share if tied else 0)
-    return Shares(trained, frozen.share if frozen else 0)
+    matrices = tuple(own.matrices_in(share) for share in range(plan.shares))
+    return Shares(trained, frozen.share if frozen else 0, matrices)
 
 
 def _region(plan: Plan) -> Region:
@@ -41,15 +51,20 @@ def _region(plan: Plan) -> Region:
 
 
 def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
-    """Bytes that are on a device of a rank all the time: of its state, and in buffers."""
+    """Bytes that are on a device of a rank all the time: of its state, and in buffers.
+
+    Of the share that takes most: of matrices, Muon keeps less than AdamW does of all else.
+    """
     units = plan.graph.layout.units_of(rank)
     shares = {unit: shares_of(plan, unit) for unit in units}
     number, full = plan.dtype.itemsize, plan.state_dtype.itemsize
     in_place = number == full and not counts_of(plan, Operation.GATHER, rank)
-    kept = full + moment_bytes(plan.optimization, plan.state_dtype)
+    moments = moment_bytes(plan.optimization, plan.state_dtype)
+    kept, less = full + moments, moments - full
+    matrices = min(map(sum, zip(*(each.matrices for each in shares.values()), strict=True)))
     apart = {*units} - reduced_in_place(plan, rank)
     weights = [
-        max(sum(shares[unit]) for unit in users)
+        max(shares[unit].size for unit in users)
         for users in users_of(plan, units, "weight_buffer").values()
         if not in_place
     ]
@@ -61,7 +76,8 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
         "state": sum(
             (kept + full * (unit in apart)) * shares[unit].trained + full * shares[unit].frozen
             for unit in units
-        ),
+        )
+        - less * matrices,
         "weights": number * plan.shares * sum(weights),
         "gradients": plan.gradient_dtype.itemsize * plan.shares * sum(gradients),
     }
@@ -88,7 +104,7 @@ def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> StartMem
     for rank in ranks:
         for unit in plan.graph.layout.units_of(rank):
             shares = shares_of(plan, unit)
-            left += size * sum(shares)
+            left += size * shares.size
             largest = max(largest, shares.trained)
             own, buffers = _making(plan, unit)
             making, most = max(making, own), max(most, left + own)

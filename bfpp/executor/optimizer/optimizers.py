@@ -1,8 +1,9 @@
-"""Optimizers, learning rates, and weight decay by parameter.
+"""Optimizers, learning rates, and how each parameter is updated.
 
 Any of torch's, or of a user's, whose update is element-wise: a rank updates flat
 shares, which are cut anywhere, so that an element's update must not depend on its
-neighbours, nor on the shape of its parameter. That is tried, not looked up.
+neighbours, nor on the shape of its parameter. That is tried, not looked up. Muon, which
+needs whole matrices, is an exception (`bfpp.executor.optimizer.muon`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.devices.uncompiled import uncompiled
+from bfpp.executor.optimizer.muon import Rule, of_others
 from bfpp.executor.settings import LearningRates, Optimization
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import MARK, named_in
@@ -29,15 +31,29 @@ TRIED = 4096
 """Elements of a parameter that is updated to measure what an optimizer keeps and takes for each."""
 
 FUSED = ("adam", "adamw")
-"""Optimizers of torch that leave a step out, and do not count it, without asking the host."""
+"""Optimizers of torch that update in one kernel for all parameters, which allocates nothing.
+
+They also leave a step out, and do not count it, without asking the host.
+"""
+
+PLACES = {"cpu", "cuda"}
+"""Devices that have such a kernel; the meta device has none."""
+
+HOW = ("fused", "foreach", "differentiable")
+"""Arguments that say how such an optimizer updates: if one of them is given, it decides."""
 
 Group = dict[str, Any]
 
 
 def make_optimizer(options: Optimization, groups: Sequence[Group]) -> torch.optim.Optimizer:
-    """The optimizer of some parameters in groups, each with its `weight_decay`."""
+    """The optimizer of some parameters in groups, each with its `weight_decay`.
+
+    With Muon, that of all but matrices.
+    """
+    options = of_others(options)
     arguments = dict(options.arguments)
-    if options.skips and options.optimizer in FUSED:
+    places = {each.device.type for group in groups for each in group["params"]}
+    if options.optimizer.lower() in FUSED and places <= PLACES and not arguments.keys() & HOW:
         arguments["fused"] = True
     factory = _factory(options.optimizer)
     try:
@@ -82,6 +98,8 @@ def require_elementwise(options: Optimization) -> None:
 
     Two parameters are updated for some steps, and all their elements in one.
     """
+    if options.is_muon:
+        Rule.of(options)
     chance = torch.Generator().manual_seed(0)
     values = [torch.randn(shape, generator=chance).double() for shape in ((4, 6), (5,))]
     gradients = [[torch.randn_like(each) for each in values] for _ in range(3)]

@@ -1,56 +1,55 @@
 """The optimizer of one device: it updates shares of units, and keeps its state from step to step.
 
 Theory of operation. Each share is one flat buffer; the optimizer gets the parts of it whose
-parameters decay alike, as views. Torch makes what an optimizer keeps in its first step, and
-nobody else can: so where its state is needed before that, to load a checkpoint into, a dummy
-step is made of each part, and undone. Unless something is loaded, the first step begins from
-nothing.
+parameters are updated alike, as views; those of matrices go to Muon, if it is the optimizer. Torch
+makes what an optimizer keeps in its first step, and nobody else can: so where its state is needed
+before that, to load a checkpoint into, a dummy step is made of each part, and undone. Unless
+something is loaded, the first step begins from nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
-from bfpp.executor.devices.flat_buffers import UnitState
+from bfpp.executor.devices.flat_buffers import UnitState, UpdateRule
+from bfpp.executor.optimizer.muon import ShardedMuon
 from bfpp.executor.optimizer.nan_checks import ParameterPart
-from bfpp.executor.optimizer.optimizers import decay_of, make_optimizer, rate_of, update
+from bfpp.executor.optimizer.optimizers import make_optimizer, rate_of, update
+from bfpp.executor.optimizer.parts import UpdatePart, parts_of
 from bfpp.executor.settings import Optimization
 
 
-@dataclass(frozen=True)
-class UpdatePart:
-    """A part of a share whose parameters decay alike: its first place in the unit."""
-
-    state: UnitState
-    first: int
-    weights: nn.Parameter
-    decay: float
-
-
 class Updates:
-    """Updates the shares of some units."""
+    """Updates the shares of some units, with parameters of these `shapes` when they are whole."""
 
-    def __init__(self, options: Optimization, states: Mapping[int, Sequence[UnitState]]) -> None:
+    def __init__(
+        self,
+        options: Optimization,
+        states: Mapping[int, Sequence[UnitState]],
+        shapes: Mapping[str, torch.Size],
+    ) -> None:
         self.options = options
         self.parts = {
-            number: [part for state in own for part in _parts(state, options)]
+            number: [part for state in own for part in parts_of(state)]
             for number, own in states.items()
         }
-        parts = [part for each in self.parts.values() for part in each]
-        decays = dict.fromkeys(part.decay for part in parts)
+        matrices = [part for part in self._all() if part.rule.is_matrix]
+        self.muon = ShardedMuon(options, matrices, shapes) if options.is_muon else None
+        self.others = [part for part in self._all() if not part.rule.is_matrix]
+        rules = dict.fromkeys(part.rule for part in self.others) or [UpdateRule()]
         self.optimizer = make_optimizer(
             options,
             [
                 {
-                    "params": [part.weights for part in parts if part.decay == decay],
-                    "weight_decay": decay,
+                    "params": [part.weights for part in self.others if part.rule == rule],
+                    "weight_decay": rule.decay,
                 }
-                for decay in decays
+                for rule in rules
             ],
         )
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -66,11 +65,14 @@ class Updates:
         share = rate_of(self.options.rates, number)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * share
-        if is_bad is not None and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+        skips = self.muon is None and getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        if is_bad is not None and skips:
             setattr(self.optimizer, "found_inf", is_bad)  # noqa: B010  torch's name
         elif is_bad is not None and is_bad.item():
             return
         update(self.optimizer)
+        if self.muon:
+            self.muon.step(share)
 
     # What is kept
 
@@ -82,7 +84,7 @@ class Updates:
         """Scalar optimizer state of each part, by torch's name: the count of steps."""
         self._make()
         counts: dict[str, list[Tensor]] = {}
-        for part in self._all():
+        for part in self.others:
             for key, value in self.optimizer.state[part.weights].items():
                 if not value.dim():
                     counts.setdefault(key, []).append(value)
@@ -93,10 +95,20 @@ class Updates:
         self._make()
         moments: dict[str, list[ParameterPart]] = {}
         for part in self.parts[unit]:
-            for key, value in self.optimizer.state[part.weights].items():
+            for key, value in self._state(part).items():
                 if value.dim():
                     moments.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
         yield from moments.items()
+
+    def states(self) -> Iterator[Mapping[str, Tensor]]:
+        """The state of each part, by torch's name."""
+        return map(self._state, self._all())
+
+    def _state(self, part: UpdatePart) -> Mapping[str, Tensor]:
+        if part.rule.is_matrix and self.muon:
+            return self.muon.state(part)
+        state: Mapping[str, Tensor] = self.optimizer.state[part.weights]
+        return state
 
     def _all(self) -> Iterator[UpdatePart]:
         for parts in self.parts.values():
@@ -108,40 +120,19 @@ class Updates:
             return
         self.is_made = True
         self.before = {key: deepcopy(value) for key, value in self.optimizer.state.items()}
-        gradients = [part.weights.grad for part in self._all()]
-        for part in self._all():
+        gradients = [part.weights.grad for part in self.others]
+        for part in self.others:
             part.weights.grad = None
-        for part, gradient in zip(self._all(), gradients, strict=True):
+        for part, gradient in zip(self.others, gradients, strict=True):
             values = part.weights.detach().clone()
             part.weights.grad = gradient
             update(self.optimizer)
             part.weights.grad = None
             part.weights.detach().copy_(values)
-        for part, gradient in zip(self._all(), gradients, strict=True):
+        for part, gradient in zip(self.others, gradients, strict=True):
             part.weights.grad = gradient
 
     def _take_back(self) -> None:
         self.optimizer.state.clear()
         self.optimizer.state.update(self.before or {})
         self.before = None
-
-
-def _parts(state: UnitState, options: Optimization) -> list[UpdatePart]:
-    """Neighbours that decay alike are one part."""
-    flat, own = state.flat, state.own
-    bounds: list[tuple[int, float]] = []
-    for name, offset in flat.offsets.items():
-        decay = decay_of(options, name, flat.shapes[name])
-        if not bounds or bounds[-1][1] != decay:
-            bounds.append((offset, decay))
-    bounds = bounds or [(0, options.weight_decay)]
-    ends = [first for first, _ in bounds[1:]] + [flat.size]
-    parts = []
-    for (begin, decay), end in zip(bounds, ends, strict=True):
-        first, last = max(begin, own.start), min(end, own.stop)
-        if first < last:
-            inside = slice(first - own.start, last - own.start)
-            weights = nn.Parameter(state.weights.detach()[inside])
-            weights.grad = state.gradients[inside]
-            parts.append(UpdatePart(state, first, weights, decay))
-    return parts

@@ -184,9 +184,24 @@ class Plan(Ranks):
         require_rates(self.optimization.rates)
         if self.graph.communication.eager:
             raise InvalidConfiguration("eager", "is for the network to choose, not for bfpp run")
+        self._require_whole_matrices()
         if self.optimization.needs_norm and not self.graph.communication.clipping:
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"
+            )
+
+    def _require_whole_matrices(self) -> None:
+        """Raise `InvalidConfiguration` where Muon's matrices cannot be gathered."""
+        needs, layout = self.optimization.is_muon, self.graph.layout
+        if needs and not self.graph.communication.muon:
+            raise InvalidConfiguration(
+                "optimizer", "muon needs a task graph in which matrices are made orthogonal"
+            )
+        if needs and layout.copies and self.is_sharded:
+            raise InvalidConfiguration(
+                "optimizer",
+                "muon gathers no matrices from two pipeline ranks: copies of stages need "
+                "--sharding none",
             )
 
     def _require_divisible(self) -> None:

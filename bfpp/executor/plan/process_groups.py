@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.executor.plan.plan import Plan
-from bfpp.schedules import Communication, InvalidConfiguration, Operation, TaskGraph
+from bfpp.schedules import Communication, InvalidConfiguration, Operation, Sharding, TaskGraph
 from bfpp.schedules.operations.built_in import PASSES
 from bfpp.schedules.operations.operations import OPERATIONS, transfers
 
@@ -205,6 +205,8 @@ def use_of(operation: Operation, rank: int, peer: int, communication: Communicat
         return Purpose.TRANSFERS if communication.in_groups else (operation, rank, peer)
     if operation is Operation.OPTIMIZER and not communication.clipping:
         return None
+    if operation is Operation.ORTHOGONALISE and communication.sharding is Sharding.NONE:
+        return Purpose.LAYERS
     return USES.get(operation, Purpose.LAYERS if operation.name in PASSES else None)
 
 
@@ -214,6 +216,7 @@ USES = {
     Operation.NORM: Purpose.NORMS,
     Operation.ALL_REDUCE: Purpose.REPLICAS,
     Operation.TIED_ALL_REDUCE: Purpose.TIED,
+    Operation.ORTHOGONALISE: Purpose.COPIES,
     Operation.OPTIMIZER: Purpose.PIPELINE,
 }
 """The groups of operations that are no passes and no transfers."""

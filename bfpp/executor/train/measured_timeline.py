@@ -16,8 +16,8 @@ import numpy as np
 
 from bfpp.executor.dispatch.dispatch import Step
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.columns import Seconds
-from bfpp.schedules.operations.operations import collectives
+from bfpp.schedules.columns import Seconds, among
+from bfpp.schedules.operations.operations import collectives, updates
 from bfpp.schedules.operations.row import Group
 from bfpp.traces.timeline.timeline import Replicas, Timeline
 
@@ -116,10 +116,10 @@ def merged(parts: Sequence[Columns], graph: TaskGraph, groups: int = 1) -> Secon
         across = operation.group(graph.communication) is Group.DP_REPLICATE
         tasks = graph.operation == operation
         starts[:, :, tasks] = starts[:, :, tasks].max(axis=0 if across else 1, keepdims=True)
-    norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
+    norms, last = graph.operation == Operation.NORM, among(graph.operation, updates())
     if norms.any():
         known = whole[:, END, norms].max(axis=1, keepdims=True)
-        whole[:, START, updates] = np.maximum(whole[:, START, updates], known)
+        whole[:, START, last] = np.maximum(whole[:, START, last], known)
     return whole
 
 

@@ -5,9 +5,9 @@ else is allocated by tasks, whose operations are seen in the first step of a run
 (`executor.allocations`). At both ends of a compute step or an update, a mark says where in that
 log it is, and how much of the pool's memory is the input of a pass under way. What is live at a
 mark and not the pool's is saved for backward passes, together with those inputs; what comes and
-goes between two marks is transient. The pool keeps for the next step what it has, so all of it
-counts all the time. What is offloaded is counted as saved wherever it is; the sizes of its copies
-say how much is on the host.
+goes between two marks is transient. An update begins with its matrices, if there are any. The pool
+keeps for the next step what it has, so all of it counts all the time. What is offloaded is counted
+as saved wherever it is; the sizes of its copies say how much is on the host.
 
 Parts are called as the cost model's (`bfpp.traces.timeline.memory_record.PARTS`):
 
@@ -78,6 +78,8 @@ class MemoryReport:
         recorder = self.recorders.get(worker)
         if recorder is None or recorder.held or isinstance(task, str):
             return self.observe(task, worker)
+        if task.operation is Operation.ORTHOGONALISE and len(self.recorders) > 1:
+            return self.observe(task, worker)  # one worker allocates for all
         return self._recorded(task, recorder)
 
     @contextmanager
@@ -134,6 +136,7 @@ class Recorder:
         worker.offloading.moved = self.allocations.moved
         self.begun: set[Cell] = set()
         self.marks: dict[int, tuple[Moment, Moment]] = {}
+        self.update_begun: Moment | None = None
         self.held: MemoryRecord | None = None
         parcels, targets = worker.inputs.values(), worker.targets.values()
         tensors = (*(parcel.tensors for parcel in parcels), *map(tensors_of, targets))
@@ -147,6 +150,10 @@ class Recorder:
         begin = self._mark()
         with self.allocations.seen():
             yield
+        if task.operation is Operation.ORTHOGONALISE:
+            self.update_begun = begin
+        if task.operation is Operation.OPTIMIZER:
+            begin = self.update_begun or begin
         self.marks[task.number] = begin, self._mark()
         if task.operation in (*writers(OFFLOADED), *enders(OFFLOADED)):
             kept = self.worker.offloading.kept[Cell(task.unit, task.microbatch)]
@@ -225,5 +232,5 @@ def _state(worker: Worker) -> Iterator[Tensor]:
             yield state.weights.detach()
             if state.weights.grad is not None:
                 yield state.weights.grad
-    for kept in worker.updates.optimizer.state.values():
+    for kept in worker.updates.states():
         yield from (value for value in kept.values() if value.dim())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from bfpp.executor.devices.flat_buffers import frozen_of, parameters_of, values_of
 from bfpp.executor.devices.messages import in_precision
 from bfpp.executor.model.buffers import MovingBuffers
-from bfpp.executor.optimizer.optimizers import decay_of, make_optimizer, rate_of, update
+from bfpp.executor.optimizer.muon import make_muon
+from bfpp.executor.optimizer.optimizers import make_optimizer, rate_of, update
+from bfpp.executor.plan.parameter_names import rules_of
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.settings import LossScaling
 
@@ -119,13 +122,20 @@ class _PlainTraining:
         self.buffers = PlainBuffers(plan, self.layers)
         options = plan.optimization
         self.scale = PlainScale(options.loss_scaling)
-        self.optimizer = make_optimizer(
-            replace(options, skip_nonfinite=None, loss_scaling=None),
-            [
-                {"params": [weight], "weight_decay": decay_of(options, name, weight.shape)}
-                for name, weight in self.trained.items()
-            ],
-        )
+        rules = rules_of(plan, {name: places[name] for name in self.trained})
+        groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+        for name, rule in rules.items():
+            groups[rule.is_matrix].append(
+                {"params": [self.trained[name]], "weight_decay": rule.decay}
+            )
+        self.optimizers = [
+            make(replace(options, skip_nonfinite=None, loss_scaling=None), groups[is_matrix])
+            for is_matrix, make in ((False, make_optimizer), (True, make_muon))
+            if groups[is_matrix]
+        ]
+        self.rates = [
+            [group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers
+        ]
 
     @property
     def values(self) -> dict[str, Tensor]:
@@ -169,9 +179,10 @@ class _PlainTraining:
             gradients[name].div_(self.scale.value)
         if options.clip is not None:
             nn.utils.clip_grad_norm_(self.trained.values(), options.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = options.learning_rate * rate_of(options.rates, step)
-        update(self.optimizer)
+        for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * rate_of(options.rates, step)
+            update(optimizer)
 
     def evaluate(self) -> float:
         """The mean loss of the held-out batches."""

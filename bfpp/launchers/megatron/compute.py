@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bfpp.launchers.arguments import Arguments
 from bfpp.launchers.launch import Launch
-from bfpp.launchers.megatron.step import Values
+from bfpp.launchers.megatron.step import DIST_MUON, Values
 from bfpp.launchers.megatron.text import Flags
 from bfpp.schedules.settings.attention import Attention
 from bfpp.schedules.settings.offloading import MODULES as OFFLOADED
 from bfpp.schedules.settings.precision import FULL_PRECISION, Precision
 from bfpp.schedules.settings.recomputation import CORE_ATTENTION, LAYER, MODULES
-from bfpp.sim.memory.optimizer_states import ADAM
+from bfpp.sim.memory.optimizer_states import ADAM, MUON
 from bfpp.sim.models.model import Transformer
 
 RECIPES = {
@@ -27,6 +27,12 @@ STATES = {
     "main_gradients": "--main-grads-dtype",
 }
 FULL = "fp32"
+
+RULES = {ADAM: None, MUON: "muon"}
+"""Optimizers of update rules; of all others it is SGD."""
+
+DUPLICATED = "duplicated"
+"""The mode of Muon in which every tensor-parallel rank makes whole matrices."""
 
 UNFUSED = ("unfused", "local")
 """Attention backends that keep scores in memory."""
@@ -54,7 +60,7 @@ def precision_flags(launch: Launch) -> Flags:
         "--fp8-recipe": RECIPES.get(precision),
         "--fp4-format": "e2m1" if fp4 else None,
         f"--{'fp4' if fp4 else 'fp8'}-param-gather": launch.quantised_weights,
-        "--optimizer": None if rule == ADAM else "sgd",
+        "--optimizer": RULES.get(rule, "sgd"),
         "--sgd-momentum": 0.0 if rule == "sgd" else None,
         "--use-precision-aware-optimizer": bool(states),
         **states,
@@ -108,6 +114,11 @@ def _rule(given: Arguments) -> Values:
     name, momentum = given["--optimizer"], given["--sgd-momentum"]
     if name == ADAM:
         return {}
+    if name in (MUON, DIST_MUON):
+        if (mode := given["--muon-tp-mode"]) != DUPLICATED:
+            reason = f"{mode}: every tensor-parallel rank is predicted to make whole matrices"
+            given.replace("--muon-tp-mode", reason)
+        return {"update_rule": MUON}
     if name == "sgd":
         return {"update_rule": "momentum" if momentum else "sgd"}
     given.replace("--optimizer", f"{name}: the states of SGD with momentum, and no other work")

@@ -115,7 +115,8 @@ PRECISION = {
     **_row(
         TEXT,
         "fp8-format fp8-recipe=delayed fp4-format fp4-recipe=nvfp4 optimizer=adam "
-        "exp-avg-dtype=fp32 exp-avg-sq-dtype=fp32 main-params-dtype=fp32 main-grads-dtype=fp32",
+        "muon-tp-mode=duplicated exp-avg-dtype=fp32 exp-avg-sq-dtype=fp32 main-params-dtype=fp32 "
+        "main-grads-dtype=fp32",
     ),
     **_row(NUMBER, "sgd-momentum=0.9"),
 }

@@ -252,6 +252,10 @@ def replicas_of(given: Arguments, values: Values) -> Values:
     return replicas
 
 
+DIST_MUON = "dist_muon"
+"""Muon with a distributed optimizer, by a former name of both."""
+
+
 def _sharding(given: Arguments) -> Sharding:
     strategy, distributed = (
         given["--data-parallel-sharding-strategy"],
@@ -263,4 +267,5 @@ def _sharding(given: Arguments) -> Sharding:
         if strategy not in STRATEGIES:
             given.refuse("--data-parallel-sharding-strategy", f"{strategy!r} is not known")
         return STRATEGIES[strategy]
-    return Sharding.PARTIAL if distributed else Sharding.NONE
+    is_sharded = distributed or given["--optimizer"] == DIST_MUON
+    return Sharding.PARTIAL if is_sharded else Sharding.NONE

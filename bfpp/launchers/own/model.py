@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.sim.models.hugging_face import is_config
 from bfpp.sim.models.model import Transformer
 
@@ -92,3 +93,27 @@ def require_layers(model: Transformer) -> None:
             f"{model.name} has {' and '.join(others)}, which the built-in transformer lacks: "
             "simulate it, or give the model as FILE.py:FUNCTION",
         )
+
+
+def require_weights(weights: Path | None, function: str | None = None) -> None:
+    """Raise `InvalidConfiguration` for weights that the transformer or a function cannot have.
+
+    And `InvalidInput` where safetensors, in which Hugging Face has them, cannot be read.
+    """
+    from bfpp.executor.model.sources import is_state_dict
+
+    if weights is None or is_state_dict(weights):
+        return
+    if function is not None:
+        raise InvalidConfiguration(
+            "weights",
+            f"'{weights}' has no .metadata of torch.distributed.checkpoint, the only form in "
+            f"which {function} can be given weights",
+        )
+    require_safetensors()
+
+
+def require_safetensors() -> None:
+    """Raise `InvalidInput` where safetensors, which Hugging Face's weights need, is missing."""
+    if find_spec("safetensors") is None:
+        raise InvalidInput("needs safetensors, which is not installed: pip install 'bfpp[hf]'")

@@ -30,6 +30,7 @@ from bfpp.schedules import Per, Sharding, find_schedule
 from bfpp.schedules.families.registry import canonical_name
 from bfpp.schedules.layout.cut import stages_of
 from bfpp.schedules.settings.precision import Precision
+from bfpp.sim.memory.optimizer_states import MUON
 from bfpp.sim.models.model import Transformer
 
 Values = dict[str, Any]
@@ -89,6 +90,7 @@ FLAGS: Mapping[str, Flag] = {
         "expert_parallel_comm_backend=standard",
     ),
     **_rows("parallelism", SWITCH, "enable_async_tensor_parallel enable_sequence_parallel=true"),
+    **_rows("optimizer", TEXT, "name=AdamW"),
     **_rows("parallelism", RAW, "module_fqns_per_model_part"),
     **_rows("activation_checkpoint", TEXT, "mode=selective selective_ac_option=op"),
     **_rows("compile", SWITCH, "enable enable_async_tensor_parallel"),
@@ -102,7 +104,7 @@ WITHOUT_EFFECT = {
     "validation", "experimental", "fault_tolerance", "profiler", "validator", "dataloader", "loss",
     "tokenizer",
 }  # fmt: skip
-"""Sections that change neither a step's time nor its memory, except for kinds of optimizers."""
+"""Sections that change neither a step's time nor its memory; an optimizer's name is read."""
 
 WITHOUT_EFFECT_TOO = {
     "training.steps", "training.dataset", "training.dataset_path", "training.seed",
@@ -115,8 +117,6 @@ WITHOUT_EFFECT_TOO = {
 def reason_of(name: str) -> tuple[bool, str]:
     """True for a setting that can matter to the prediction, and why it is left out."""
     section = name.partition(".")[0]
-    if name == "optimizer.name":
-        return True, "AdamW's states are predicted"
     if section in WITHOUT_EFFECT or name in WITHOUT_EFFECT_TOO:
         return False, f"{section}: no part of a step"
     return True, UNKNOWN
@@ -136,6 +136,7 @@ def values_of(given: Arguments, gpus: int | None) -> Values:
         "clipping": given["training.max_norm"] > 0,
         "recompute": _recompute(given),
         **_precision(given),
+        **_rule(given),
         **_tensor(given, values["tp"]),
         **_graphs(given, values),
     }
@@ -276,6 +277,15 @@ def _recompute(given: Arguments) -> str:
     reason = f"selective ({option}): norms are recomputed in the prediction, and nothing else"
     given.replace("activation_checkpoint.mode", reason)
     return "layernorm"
+
+
+def _rule(given: Arguments) -> Values:
+    name = given["optimizer.name"]
+    if name in ("Muon", "DistMuon"):
+        return {"update_rule": MUON}
+    if name not in ("Adam", "AdamW"):
+        given.replace("optimizer.name", f"{name}: AdamW's states are predicted")
+    return {}
 
 
 def _precision(given: Arguments) -> Values:

@@ -78,9 +78,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--weights",
         type=Path,
-        metavar="DIR",
-        help="start from the weights in this directory: Hugging Face safetensors of a Llama, "
-        "Mistral or Qwen, or a checkpoint of torch.distributed.checkpoint (default: random)",
+        metavar="PATH",
+        help="start from these weights: Hugging Face safetensors of a Llama, Mistral or Qwen (a "
+        "folder, or one file), or a checkpoint of torch.distributed.checkpoint (default: random)",
     )
     for name, (size, what) in SIZES.items():
         names = [f"--{name}", *ALSO.get(name, ())]

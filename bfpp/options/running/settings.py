@@ -137,17 +137,18 @@ def _optimization(options: argparse.Namespace) -> Optimization:
 
 
 def _argument(text: str) -> tuple[str, object]:
-    """An optimizer's argument: a number, several with colons, true or false."""
+    """An optimizer's argument: a number, several with colons, true or false, or a word."""
     name, is_given, value = text.partition("=")
     words = {"true": True, "false": False}
     numbers = [real(each) for each in value.split(":")]
-    if not name or not is_given or (value not in words and any(map(math.isnan, numbers))):
+    is_word = value.isidentifier()
+    if not name or not is_given or (not is_word and any(map(math.isnan, numbers))):
         raise InvalidConfiguration(
             "optimizer",
-            f"{text!r} is not KEY=VALUE, with a number, numbers with colons, true or false",
+            f"{text!r} is not KEY=VALUE, with a number, numbers with colons, true, false or a word",
         )
-    if value in words:
-        return name, words[value]
+    if is_word:
+        return name, words.get(value, value)
     return name, numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 

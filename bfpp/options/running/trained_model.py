@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfpp.executor.settings import PretrainingObjective
-from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers, transformer_source
-from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.launchers.own.model import (
+    SIZES,
+    VOCABULARY,
+    require_layers,
+    require_weights,
+    transformer_source,
+)
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.model import Transformer, load_model
 from bfpp.terminal.error_lines import blaming
 
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 def source_of(options: argparse.Namespace) -> ModelSource:
     """The source from which processes load the model that the options name."""
-    from bfpp.executor.model.sources import FunctionSource, is_state_dict
+    from bfpp.executor.model.sources import FunctionSource
 
     path, is_function, name = (options.model or "").rpartition(".py:")
     weights: Path | None = options.weights
@@ -29,17 +34,11 @@ def source_of(options: argparse.Namespace) -> ModelSource:
         given += ["evaluate_text"] if getattr(options, "evaluate_text", None) else []
         for size in given:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
-        if weights is not None and not is_state_dict(weights):
-            raise InvalidConfiguration(
-                "weights",
-                f"'{weights}' has no .metadata of torch.distributed.checkpoint, the only form in "
-                f"which {options.model} can be given weights",
-            )
+        require_weights(weights, options.model)
         return FunctionSource(Path(f"{path}.py"), name, weights)
     model = _transformer(options)
     require_layers(model)
-    if weights is not None and not is_state_dict(weights):
-        require_safetensors()
+    require_weights(weights)
     return transformer_source(
         model,
         _text(options, "text"),
@@ -78,9 +77,3 @@ def _transformer(options: argparse.Namespace) -> Transformer:
     default["sequence"] = default.pop("context")
     default["tied_embeddings"] = False
     return Transformer("small", vocabulary=VOCABULARY, **default | sizes)
-
-
-def require_safetensors() -> None:
-    """Raise `InvalidInput` where safetensors, which Hugging Face's weights need, is missing."""
-    if find_spec("safetensors") is None:
-        raise InvalidInput("needs safetensors, which is not installed: pip install 'bfpp[hf]'")

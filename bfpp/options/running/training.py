@@ -118,7 +118,7 @@ def _add_optimizer(group: argparse._ArgumentGroup) -> None:
         metavar="NAME[,KEY=VALUE...]",
         help="one of torch.optim, or FILE.py:FUNCTION, which takes groups of parameters and lr, "
         "with its arguments: sgd,momentum=0.9 or adamw,betas=0.9:0.95 (default: adamw); its update "
-        "must be element-wise",
+        "must be element-wise, but for muon's (of matrices; adamw_KEY=VALUE is for all others)",
     )
     group.add_argument(
         "--weight-decay",

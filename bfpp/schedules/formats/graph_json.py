@@ -157,8 +157,12 @@ def _layout(record: dict[str, Any]) -> Layout:
     return Layout(**record)
 
 
+FLAGS = "pp_overlap", "dp_overlap", "clipping", "eager", "hybrid", "tied_embeddings", "muon"
+"""Fields of `Communication` that are true or false."""
+
+
 def _communication(record: dict[str, Any]) -> Communication:
-    for name in ("pp_overlap", "dp_overlap", "clipping", "eager", "hybrid", "tied_embeddings"):
+    for name in FLAGS:
         if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
     named = {

@@ -21,6 +21,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "offload": lambda graph: graph.communication.offload,
     "offload ahead": lambda graph: graph.communication.offload_ahead,
     "tied embeddings": lambda graph: graph.communication.tied_embeddings,
+    "Muon": lambda graph: graph.communication.muon,
     "tasks": len,
 }
 """Settings that a graph is made from, and its size."""

@@ -8,6 +8,7 @@ from bfpp.schedules.operations.data import (
     INPUT_GRADIENT,
     NORM_OF_RANK,
     OFFLOADED,
+    ORTHOGONAL,
     OUTPUT,
     REDUCED,
     RELOADED,
@@ -36,6 +37,12 @@ from bfpp.schedules.settings.sharding import Communication, Sharding
 def _sharding_group(communication: Communication) -> Group:
     """The replicas that reduce a unit's gradients together, and that shard its state, if any do."""
     return Group.DP_SHARD if communication.hybrid else Group.DP
+
+
+def _keepers(communication: Communication) -> Group:
+    """The replicas that shard a rank's gradients; unsharded, each has all of them."""
+    is_whole = communication.sharding is Sharding.NONE
+    return Group.ALONE if is_whole else _sharding_group(communication)
 
 
 def _reduction(communication: Communication) -> str:
@@ -115,7 +122,7 @@ ROWS = {
     "OPTIMIZER": Row(
         "optimizer",
         Scope.RANK,
-        reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK, ORTHOGONAL),
         ends=(WEIGHTS,),  # no pass may still compute with those before the update
         group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
         algorithm=lambda communication: (
@@ -129,12 +136,7 @@ ROWS = {
         DATA,
         reads=(REDUCED, REPLICATED, TIED_GRADIENTS),
         writes=(NORM_OF_RANK,),
-        # Unsharded, each replica has all gradients, and their norm.
-        group=lambda communication: (
-            Group.ALONE
-            if communication.sharding is Sharding.NONE
-            else _sharding_group(communication)
-        ),
+        group=_keepers,
         algorithm=lambda communication: (
             "norm" if communication.sharding is Sharding.NONE else "norm-of-shares"
         ),
@@ -183,6 +185,15 @@ ROWS = {
         writes=(RELOADED,),
         ends=(OFFLOADED,),
         made=Made.RELOADING,
+    ),
+    "ORTHOGONALISE": Row(
+        "orthogonalise",
+        Scope.RANK,
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
+        writes=(ORTHOGONAL,),
+        group=_keepers,
+        happens=lambda communication: communication.muon,
+        made=Made.AFTER_DATA,
     ),
 }
 

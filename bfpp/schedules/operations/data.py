@@ -35,6 +35,7 @@ GRADIENTS = Datum("gradients", buffer="gradient_buffer")
 REDUCED = Datum("reduced gradients")
 REPLICATED = Datum("gradients reduced across replicas")
 TIED_GRADIENTS = Datum("gradients of tied parameters")
+ORTHOGONAL = Datum("orthogonal momentum of matrices")
 NORM_OF_RANK = Datum("norm of a rank's gradients", of_all_ranks=True)
 
 

@@ -57,6 +57,7 @@ class Operation(int):
     EXPERT_COMBINE: ClassVar[Operation]
     OFFLOAD: ClassVar[Operation]
     RELOAD: ClassVar[Operation]
+    ORTHOGONALISE: ClassVar[Operation]
 
     name: str
     row: Row
@@ -223,6 +224,11 @@ def transfers() -> tuple[Operation, ...]:
 def compute_steps() -> tuple[Operation, ...]:
     """Forward and backward passes, whole or in parts, which a schedule orders."""
     return _selected(lambda it: it.row.scope is Scope.CELL and it.row.stream is COMPUTE)
+
+
+def updates() -> tuple[Operation, ...]:
+    """The operations of a rank's update: its last compute, once gradients are complete."""
+    return _selected(lambda it: it.row.scope is Scope.RANK and it.row.stream is COMPUTE)
 
 
 def collectives(communication: Communication) -> tuple[Operation, ...]:

@@ -105,6 +105,9 @@ class Communication:
     With `tied_embeddings`, the first and the last unit share parameters (the word embedding). Each
     has a copy, whose reduced gradients are added up once a step.
 
+    With `muon`, the momentum of matrices is made orthogonal before the update, for which devices
+    that shard the state gather whole matrices.
+
     >>> import bfpp
     >>> graph = bfpp.build_graph(
     ...     "breadth-first", bfpp.Layout(2, 4, 2), bfpp.Communication(bfpp.Sharding.FULL)
@@ -128,6 +131,7 @@ class Communication:
     offload: int = 0
     offload_ahead: int = 1
     tied_embeddings: bool = False
+    muon: bool = False
 
     def __post_init__(self) -> None:
         """Take members for their names: these are equal, with one hash, but not the same."""
@@ -203,6 +207,9 @@ class Communication:
 
 FULLY_SHARDED = ("gather_per", "reduce_per", "run_length", "weight_buffers", "prefetch")
 """Fields that apply to full sharding alone."""
+
+DERIVED = "hybrid", "muon"
+"""Fields of `Communication` that follow from other settings of an experiment."""
 
 CHOICES = {"sharding": Sharding, "p2p": P2P, "gather_per": Per, "reduce_per": Per}
 """Enumerations of the fields of `Communication` that have one."""

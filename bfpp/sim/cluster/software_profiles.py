@@ -75,7 +75,10 @@ class Implementation:
     to it for GEMMs of experts; with `dummy_gradients`, also a weight's gradient of each
     shape. Dropping the rows beyond an expert's capacity takes `dropping_seconds` for each
     token and expert. `narrower_state` is by how much `state_bytes`, or those of fully sharded
-    training, are less where states are not in full precision, or not kept.
+    training, are less where states are not in full precision, or not kept, and `narrower_matrices`
+    by how much those of matrices are less than that, with Muon. Where replicas that share the state
+    update whole matrices (`updates_whole_matrices`), gradients are reduced to these and nothing
+    else is exchanged; else each gathers all of them.
     """
 
     name: str
@@ -108,6 +111,8 @@ class Implementation:
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
     narrower_state: float = 0
+    narrower_matrices: float = 0
+    updates_whole_matrices: bool = True
     eager: bool = False
     dispatch_seconds: float = 0.0
     recomputes_units: bool = False
@@ -322,8 +327,6 @@ BFPP = Implementation(
         "fused_kernels": False,
         # Weights and two moments in full precision; gradients are reduced where they are added up.
         "state_bytes": 12,
-        # AdamW's denominators.
-        "update_bytes": 4,
     },
     sequence_parallel=False,
     # Those of micro-batches are added up in full precision.
@@ -332,11 +335,12 @@ BFPP = Implementation(
     workspace_bytes=2**25,
     dummy_gradients=False,
     recomputes_units=True,
+    updates_whole_matrices=False,
     # By `bfpp measure` on the host of an H100 (a Xeon, torch 2.11); of a machine, see its cluster.
     dispatch_seconds=3.1e-4,
-    # AdamW by PyTorch's multi-tensor kernels 80 (eight of them); gradients are looked at (4) and
-    # cleared (4), weights copied (6).
-    optimizer_traffic=94,
+    # PyTorch's fused AdamW reads 16 and writes 12; gradients are looked at (4) and cleared (4),
+    # weights copied (6).
+    optimizer_traffic=42,
     # A GEMM writes it in half precision (2); a sum reads that and the one before, and writes.
     accumulation_traffic=12,
     step_seconds=0.0,

@@ -298,6 +298,13 @@ class ModelOnCluster:
             parameters[self.degrees.ep] = experts + parameters.get(self.degrees.ep, 0.0)
         return parameters
 
+    def matrices_by_stride(self, layout: Layout) -> dict[int, Seconds]:
+        """The same of matrices of layers, which Muon updates."""
+        matrices, tp, ep = [kind.matrices for kind in self.model.kinds], self.tp, self.degrees.ep
+        parameters = {tp: self._of_kinds(layout, [m.divided / tp + m.whole for m in matrices])}
+        experts = self._of_kinds(layout, [m.routed / ep for m in matrices])
+        return parameters | {ep: experts + parameters.get(ep, 0.0)}
+
     @of_any_size
     @once_for_stages
     def quantised_parameters(self, layout: Layout) -> Seconds:
@@ -342,6 +349,15 @@ class ModelOnCluster:
         for stride, each in self.by_stride(layout).items():
             parameters += self.state_share(layout, sharding, stride) * layout.sums(each)
         return parameters
+
+    @of_any_size
+    @once_for_stages
+    def state_saved(self, layout: Layout, sharding: Sharding) -> Seconds:
+        """For each pipeline rank, bytes of a device's state that Muon does without."""
+        saved = np.zeros(layout.pp)
+        for stride, each in self.matrices_by_stride(layout).items():
+            saved += self.state_share(layout, sharding, stride) * layout.sums(each)
+        return self.implementation.narrower_matrices * saved
 
     @of_any_size
     @once_for_stages

@@ -5,7 +5,8 @@ Rules:
 - A compute step takes the seconds of `bfpp.sim.costs.units.seconds`, on every device of a
   tensor-parallel group alike, and longer for the communication that it overlaps.
 - Transfers, gathers and reductions are those of `bfpp.sim.costs.communication.links`.
-- The optimizer's update moves the rank's share of the state through memory.
+- The optimizer's update moves the rank's share of the state through memory. Muon makes matrices of
+  momentum orthogonal before.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from bfpp.schedules.operations.streams import EXPERTS
 from bfpp.sim.cluster.software_profiles import ParameterBytes
 from bfpp.sim.costs.communication.links import Exchanged, Links
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
+from bfpp.sim.costs.units.muon import orthogonalising_seconds
 from bfpp.sim.costs.units.offloading import host_copy_seconds
 from bfpp.sim.costs.units.seconds import UnitSeconds, exchange_seconds, parts
 from bfpp.sim.engines.caching import of_any_size, once_for_stages
 from bfpp.sim.engines.cost_model import Load, narrowest
+from bfpp.sim.operators.muon import NUMBER
 from bfpp.sim.operators.operators import Way
 
 
@@ -162,6 +165,14 @@ class PhysicalStep:
         seconds = self._traffic_seconds(parameters * traffic)
         return Load(seconds[self.graph.rank[tasks]])
 
+    def orthogonalising(self, tasks: Integers) -> Load:
+        """Tasks that make the matrices of a rank's momentum orthogonal, gathered or not."""
+        layout, sharding = self.graph.layout, self.graph.communication.sharding
+        seconds = orthogonalising_seconds(self.physical, layout, sharding)
+        if not self.physical.implementation.updates_whole_matrices:
+            seconds = seconds + layout.sums(momentum_seconds(self.physical, layout, sharding))
+        return Load(seconds[self.graph.rank[tasks]])
+
     def quantising_weights(self, tasks: Integers) -> Seconds:
         """Seconds in which the weights of tasks' ranks are quantised, as they are once a step."""
         physical = self.physical
@@ -197,15 +208,30 @@ def data_parallel_seconds(
     physical: ModelOnCluster, layout: Layout, sharding: Sharding
 ) -> tuple[Seconds, Seconds]:
     """Seconds of a gather and of a reduction of each unit, with its ports to itself."""
-    links, rank = physical.links(layout), layout.rank_of_unit
-    ends = rank, np.arange(layout.units, dtype=np.int32), layout.peer_of_rank[rank]
-    rates = links.routes.port_bandwidth
-    exchanges = gathered(physical, links, layout, sharding), reduced(physical, links, sharding)
-    one, other = (
-        load.seconds + load.bytes / narrowest(rates, np.asarray(load.ports))
-        for load in (links.collectives(*ends, each) for each in exchanges)
+    links = physical.links(layout)
+    return (
+        _alone(links, layout, gathered(physical, links, layout, sharding)),
+        _alone(links, layout, reduced(physical, links, sharding)),
     )
-    return np.asarray(one), np.asarray(other)
+
+
+@of_any_size
+@once_for_stages
+def momentum_seconds(physical: ModelOnCluster, layout: Layout, sharding: Sharding) -> Seconds:
+    """Seconds of a gather of each unit's momentum (Muon), with its ports to itself."""
+    if sharding is Sharding.NONE:
+        return np.zeros(layout.units)
+    links = physical.links(layout)
+    return _alone(links, layout, Exchanged(links.shared, float(NUMBER), Way.ALL_GATHER))
+
+
+def _alone(links: Links, layout: Layout, exchanged: Exchanged) -> Seconds:
+    """Seconds of a collective of each unit, with its ports to itself."""
+    rank = layout.rank_of_unit
+    ends = rank, np.arange(layout.units, dtype=np.int32), layout.peer_of_rank[rank]
+    load = links.collectives(*ends, exchanged)
+    rates = narrowest(links.routes.port_bandwidth, np.asarray(load.ports))
+    return np.asarray(load.seconds + load.bytes / rates)
 
 
 class HostStep(PhysicalStep):

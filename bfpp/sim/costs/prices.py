@@ -96,6 +96,10 @@ def _norm(step: PhysicalStep, tasks: Integers) -> Load:
     return step.state_traffic(tasks, NORM_TRAFFIC)
 
 
+def _orthogonalise(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.orthogonalising(tasks)
+
+
 def _host_copy(step: PhysicalStep, tasks: Integers) -> Load:
     return step.host_copies(tasks)
 
@@ -153,6 +157,7 @@ PRICES: Table[Price] = Table(
         ),
         Operation.OFFLOAD: Price("host_copy", physical=_host_copy),
         Operation.RELOAD: Price("host_copy", physical=_host_copy),
+        Operation.ORTHOGONALISE: Price("optimizer", lambda _: 0.0, _orthogonalise),
     },
 )
 

@@ -220,6 +220,7 @@ class Pieces:
         state = (
             each.state * self.state_parameters(sharding)
             + (each.weights + each.gradients) * resident
+            - self._saved(sharding)
         )
         saved = [self._activations(of).saved for of in (self._kept, self._recomputed)]
         passing = (
@@ -227,6 +228,14 @@ class Pieces:
         ) / self.layout.slices
         update = self._summed(stage, each.update * whole)
         return self._summed(stage, state) + np.maximum(passing, update)
+
+    def _saved(self, sharding: Sharding) -> Numbers:
+        """Bytes of each piece's state that Muon does without."""
+        shares = [
+            self.physical.state_share(self.layout, sharding, stride) * of_stride
+            for stride, of_stride in self._kept.matrices_by_stride(self._alone).items()
+        ]
+        return self.physical.implementation.narrower_matrices * sum(shares, np.zeros(()))
 
     def _activations(self, physical: PhysicalCosts) -> UnitActivations:
         return unit_activations(physical, physical.layers(self._alone))

@@ -31,6 +31,7 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.graph.counts import gradient_buffers, weight_buffers
 from bfpp.sim.costs.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.costs.units.activations import activations_of_units, workspace_bytes
+from bfpp.sim.costs.units.muon import orthogonalising_bytes
 from bfpp.sim.engines.caching import of_any_size, once, once_for_stages
 from bfpp.sim.memory.activations_alive import Passing, peak_passing
 from bfpp.sim.memory.peak_memory import Memories, PeakMemory
@@ -161,11 +162,19 @@ def _parameters(
     each = physical.parameter_bytes(sharding)
     weights, quantised, gradients = _in_buffers_of_all(physical, layout, buffers)
     return (
-        each.state * _state_parameters(physical, layout, sharding),
+        each.state * _state_parameters(physical, layout, sharding)
+        - physical.state_saved(layout, sharding),
         each.weights * weights + physical.quantised_bytes * quantised,
         each.gradients * gradients,
-        each.update * rank_parameters(physical, layout),
+        each.update * rank_parameters(physical, layout) + _for_muon(physical, layout, sharding),
     )
+
+
+def _for_muon(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:
+    """Bytes that Muon allocates while it updates."""
+    if not physical.implementation.narrower_matrices:
+        return np.zeros(layout.pp)
+    return orthogonalising_bytes(physical, layout, sharding)
 
 
 @of_any_size

@@ -1,8 +1,9 @@
 """Optimizer states: moments, master weights, and sums of gradients.
 
-Adam has two moments, SGD one with momentum and none without. States in less than full precision are
-as in Megatron-LM's precision-aware optimizer: the update reads what is narrow, computes in full
-precision and writes it narrow again. Moments in 8 bits have one scale a tensor.
+Adam has two moments, SGD one with momentum and none without; Muon one of matrices, and Adam's two
+of all other parameters. States in less than full precision are as in Megatron-LM's precision-aware
+optimizer: the update reads what is narrow, computes in full precision and writes it narrow again.
+Moments in 8 bits have one scale a tensor.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ STATES = {
 }
 """The states, and the formats of each."""
 
-ADAM = "adam"
-MOMENTS = {ADAM: 2, "momentum": 1, "sgd": 0}
-"""Number of moments that an update rule keeps of each parameter."""
+ADAM, MUON = "adam", "muon"
+MOMENTS = {ADAM: 2, "momentum": 1, "sgd": 0, MUON: 2}
+"""Number of moments that an update rule keeps of each parameter; Muon of those but matrices."""
 
 GRADIENT_PASSES = 4
 """Passes of the optimizer over gradients: their norm, clipping twice, and the update."""
@@ -61,9 +62,12 @@ class OptimizerStates(NamedTuple):
         if self.main_gradients is not None:
             gradients = BYTES[self.main_gradients]
         fewer = usual.gradient_bytes - gradients
+        moment = max(precision.bytes, FULL_PRECISION)
         return replace(
             usual,
-            narrower_state=narrower + absent * max(precision.bytes, FULL_PRECISION),
+            narrower_state=narrower + absent * moment,
+            # Of matrices, Muon writes and reads directions instead of a second moment.
+            narrower_matrices=moment - _less(self.moments) if self.update_rule == MUON else 0,
             gradient_bytes=gradients,
             # The update reads and writes moments and weights, a GEMM the sum of gradients.
             optimizer_traffic=usual.optimizer_traffic - 2 * less - GRADIENT_PASSES * fewer,

@@ -12,6 +12,7 @@ from typing import Any
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Schedule
 from bfpp.schedules.settings.offloading import OFF
+from bfpp.schedules.settings.sharding import DERIVED
 from bfpp.sim.experiment.experiment import OF_OFFLOAD, Experiment
 from bfpp.sim.experiment.values import DEFAULTS
 from bfpp.sim.search.problem import ANY_SCHEDULE, FrameworkLimits, Problem
@@ -59,7 +60,8 @@ class Launchable:
             return None
         made = limits.as_run(Layout(1, MICROBATCHES, 1), communication)
         said = {each.name: getattr(made, each.name) for each in fields(Communication)}
-        groups = MICROBATCHES if said.pop("hybrid") else 1
+        said = {name: value for name, value in said.items() if name not in DERIVED}
+        groups = MICROBATCHES if made.hybrid else 1
         experiment = self._experiment(
             cp=cp, dp=2 * groups, dp_replicate=groups, microbatches=MICROBATCHES, **said
         )

@@ -23,7 +23,7 @@ from bfpp.schedules.errors import chosen
 from bfpp.schedules.layout.cut import given_cut
 from bfpp.schedules.settings.precision import Precision
 from bfpp.schedules.settings.recomputation import parse_recomputation
-from bfpp.schedules.settings.sharding import CHOICES
+from bfpp.schedules.settings.sharding import CHOICES, DERIVED
 from bfpp.schedules.settings.tensor_overlap import parse_tensor_overlap
 from bfpp.sim.experiment.reading import parameter_options, require_parameters
 from bfpp.sim.search.space import CostSetting, Pipeline, Places, Space
@@ -307,7 +307,7 @@ def _of_cut(setting: CostSetting) -> str | None:
 
 
 COMMUNICATED = tuple(
-    each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
+    each.name for each in fields(Communication) if each.name not in ("sharding", *DERIVED)
 )
 """Columns of communication, other than its sharding."""
 

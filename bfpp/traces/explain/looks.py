@@ -129,5 +129,8 @@ LOOKS = Table(
         Operation.RELOAD: Look(
             Tone(130, 0.34, 0.42, 0.70), TextMark(".", ".", ".", "."), Cause.HOST
         ),
+        Operation.ORTHOGONALISE: Look(
+            Tone(246, 0.24, 0.46, 0.46), TextMark("", " ", "", "@"), Cause.OPTIMIZER
+        ),
     },
 )

@@ -56,9 +56,9 @@ def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
 def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
 
-    def keep(self: Worker, step: int, square_norm: Tensor | None) -> None:
+    def keep(self: Worker, step: int) -> None:
         before = [unit.state.gradients.clone() for unit in self.units.values()]
-        update(self, step, square_norm)
+        update(self, step)
         for unit, gradients in zip(self.units.values(), before, strict=True):
             unit.state.gradients.copy_(gradients)
 
@@ -103,8 +103,8 @@ def no_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Worker.update
-    monkeypatch.setattr(Worker, "update", lambda self, step, _: update(self, step, None))
+    complete = Worker.complete
+    monkeypatch.setattr(Worker, "complete", lambda self, _: complete(self, None))
 
 
 def own_norm_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,6 @@ REFUSED = {
     "adafactor": "is not element-wise",
     "lbfgs": "optimizer",
     "sparseadam": "cannot update a flat buffer",
-    "muon": "optimizer",
     f"{__file__}:by_norm": "is not element-wise",
     "nothing": "is neither an optimizer of torch.optim",
     "optimizer": "optimizer",

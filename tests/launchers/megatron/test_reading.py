@@ -77,6 +77,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "--global-batch-size 8 --pipeline-model-parallel-layout Et*3|t*2|tt|tL"),
         {"layers_of_stages": (3, 2, 2, 1), "loops": 2},
     ),
+    "Muon": (f"{SMALL} --optimizer muon", {"update_rule": "muon", "sharding": "none"}),
+    "Muon and a distributed optimizer in one": (
+        f"{SMALL} --optimizer dist_muon", {"update_rule": "muon", "sharding": "partial"},
+    ),
     "FP16 accumulates in FP16": (f"{SMALL} --fp16", {"main_gradients": "bf16"}),
     "unless it is said": (
         f"{SMALL} --fp16 --accumulate-allreduce-grads-in-fp32", {"main_gradients": None},

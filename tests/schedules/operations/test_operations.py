@@ -53,15 +53,16 @@ DATA = {  # what happens to it in a step: who writes it, who reads it, who consu
     data.HALVED: ("backward_input", "backward_weight", "backward_weight"),
     data.WEIGHTS: ("gather", "forward backward backward_input backward_weight", "optimizer"),
     data.GRADIENTS: ("backward backward_weight", "", "reduce"),
-    data.REDUCED: ("reduce", "optimizer norm all_reduce tied_all_reduce", ""),
-    data.REPLICATED: ("all_reduce", "optimizer norm tied_all_reduce", ""),
-    data.TIED_GRADIENTS: ("tied_all_reduce", "optimizer norm", ""),
-    data.NORM_OF_RANK: ("norm", "optimizer", ""),
+    data.REDUCED: ("reduce", "optimizer norm all_reduce tied_all_reduce orthogonalise", ""),
+    data.REPLICATED: ("all_reduce", "optimizer norm tied_all_reduce orthogonalise", ""),
+    data.TIED_GRADIENTS: ("tied_all_reduce", "optimizer norm orthogonalise", ""),
+    data.ORTHOGONAL: ("orthogonalise", "optimizer", ""),
+    data.NORM_OF_RANK: ("norm", "optimizer orthogonalise", ""),
 }
-COLLECTIVES = {  # the norm of unsharded gradients needs no other replica
+COLLECTIVES = {  # of unsharded state, norms and matrices need no other replica
     Communication("none", clipping=True): "gather reduce all_reduce",
-    Communication("partial", clipping=True): "gather reduce norm all_reduce",
-    Communication("full", hybrid=True): "gather reduce norm all_reduce",
+    Communication("partial", clipping=True): "gather reduce norm all_reduce orthogonalise",
+    Communication("full", hybrid=True): "gather reduce norm all_reduce orthogonalise",
 }
 # fmt: on
 
@@ -78,7 +79,7 @@ def test_operations_by_what_they_are() -> None:
     scopes = {str(scope): names(of_scope(scope, BUILT_IN)) for scope in Scope}
     assert scopes["unit"] == "gather reduce all_reduce"
     assert scopes["ends"] == "tied_all_reduce"
-    assert scopes["rank"] == "optimizer norm"
+    assert scopes["rank"] == "optimizer norm orthogonalise"
     others = {name for scope in ("unit", "ends", "rank") for name in scopes[scope].split()}
     assert {*scopes["cell"].split()} == {*names(BUILT_IN).split()} - others
 

@@ -64,6 +64,8 @@ def drawn_graphs() -> list[TaskGraph]:
     )
     found.append(build_graph("breadth-first", Layout(2, 2), hybrid))
     found.append(build_graph("1f1b", Layout(2, 2), Communication(tied_embeddings=True)))
+    found.append(build_graph("1f1b", Layout(2, 1), replace(hybrid, muon=True)))
+    found.append(build_graph("1f1b", Layout(2, 2), Communication(muon=True)))
     offloading = Communication(offload=1)
     found.append(lower([HALVES], Layout(1, 3), offloading, "halves"))
     found.append(build_graph("gpipe", Layout(1, 3), offloading))

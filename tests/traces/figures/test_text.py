@@ -273,6 +273,7 @@ MARKS = {  # micro-batch 0, what follows it where there is more room, and what s
     "GATHER": ("(0)", " ", "^"), "REDUCE": ("<0>", " ", "v"), "ALL_REDUCE": ("&0&", " ", "&"),
     "TIED_ALL_REDUCE": ("=0=", " ", "%"), "OPTIMIZER": ("0", " ", "*"), "NORM": ("0", " ", "+"),
     "EXPERT_DISPATCH": ("/0/", " ", "/"), "EXPERT_COMBINE": ("\\0\\", " ", "\\"),
+    "ORTHOGONALISE": ("0", " ", "@"),
     "OFFLOAD": ("'0'", "'", "'"), "RELOAD": (".0.", ".", "."),
 }
 # fmt: on

@@ -221,6 +221,13 @@ class DistributedBackend:
         if self.plan.is_sharded or self.plan.tp > 1:
             dist.all_reduce(worker.square_norm, group=self.group_of[Purpose.NORMS])
 
+    def orthogonalise(self, workers: Sequence[Worker]) -> None:
+        """An all-gather in place, if the state is sharded."""
+        (worker,) = workers
+        for each in worker.directions():
+            if self.plan.is_sharded and len(self.members) > 1:
+                dist.all_gather_single(each.buffer, each.own, self.group_of[Purpose.COPIES])
+
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""
         total = worker.square_norm.clone()

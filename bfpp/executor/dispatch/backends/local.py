@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, permutations
 
 import torch
 from torch import Tensor
@@ -115,6 +115,12 @@ class LocalBackend:
         total = torch.stack([worker.measure() for worker in workers]).sum()
         for worker in workers:
             worker.square_norm = total
+
+    def orthogonalise(self, workers: Sequence[Worker]) -> None:
+        """Copies of all shares to all."""
+        for parts in zip(*(worker.directions() for worker in workers), strict=True):
+            for one, other in permutations(parts, 2):
+                other.state.part(one.buffer).copy_(other.own)
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""

@@ -35,7 +35,6 @@ from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, Task,
 from bfpp.schedules.formats.torch_csv import write_orders
 from bfpp.schedules.orders.steps import STEP, Order
 
-
 OWN_POSTS = (P2P.CHANNELS, P2P.POSTED)
 """What may be asked for: nothing of its own, or what it does."""
 

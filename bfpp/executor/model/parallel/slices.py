@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.checkpoint.boxes import boxes_of
+from bfpp.executor.model.parallel.exchange import Shards
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Slice:
         blocks: Tensor = value.unflatten(self.dim, (self.blocks, self.length))
         own = blocks.narrow(self.dim + 1, self.first, min(self.width, self.length - self.first))
         return own.flatten(self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
+
+    def joined(self, shards: Shards, part: Tensor) -> Tensor:
+        """The whole parameter, of the parts of all ranks, which are equal."""
+        blocks: Tensor = part.unflatten(self.dim, (self.blocks, self.width))
+        whole = shards.all_gather(blocks, self.dim + 1)()
+        return whole.flatten(self.dim, self.dim + 1)
 
     def pieces(self, first: int, values: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Offsets in the whole parameter of `values`, from element `first` of the part on.

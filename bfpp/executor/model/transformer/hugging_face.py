@@ -84,7 +84,7 @@ def their_names(layer: int, name: str, sizes: TransformerSizes) -> tuple[str, ..
 
 @dataclass(frozen=True)
 class Weights:
-    """The safetensors of a directory, for a transformer of some sizes."""
+    """The safetensors of a directory, or of one file, for a transformer of some sizes."""
 
     directory: Path
     sizes: TransformerSizes
@@ -92,7 +92,9 @@ class Weights:
     @cached_property
     def _files(self) -> Mapping[str, Path]:
         """The file of each tensor."""
-        file, index = self.directory / WEIGHTS, self.directory / INDEX
+        is_file = self.directory.is_file()
+        file = self.directory if is_file else self.directory / WEIGHTS
+        index = self.directory / INDEX
         if index.exists() and not file.exists():
             return {name: self.directory / part for name, part in _weight_map(index).items()}
         with self._opened(file) as stored:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Protocol
 
-from bfpp.schedules import Layout
+from bfpp.schedules import Layout, Sharding
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.software_profiles import Implementation
@@ -63,6 +64,16 @@ class OffloadSettings(UnitSettings, Protocol):
     @property
     def offload_share(self) -> float:
         """The share of those that leaves the device."""
+
+
+class StateSettings(UnitSettings, Protocol):
+    """Settings of units, and of the share of their state that a device keeps."""
+
+    def state_share(self, layout: Layout, sharding: Sharding, stride: int | None = None) -> float:
+        """The share of its parameters' state that a device keeps and updates."""
+
+    def by_stride(self, layout: Layout) -> dict[int, Seconds]:
+        """The parameters of each unit, by how far apart the devices are that keep the same."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bfpp.sim.cluster.software_profiles import (
 )
 from bfpp.sim.experiment.values import Values
 from bfpp.sim.experiment.values.uneven import SOURCES_OF_UNEVENNESS
-from bfpp.sim.memory.optimizer_states import OptimizerStates
+from bfpp.sim.memory.optimizer_states import MUON, OptimizerStates
 from bfpp.sim.models.layer_kinds import other_mix
 from bfpp.sim.models.model import Transformer, load_model
 
@@ -48,6 +48,11 @@ class ParsedValues(Values):
     def hybrid(self) -> bool:
         """HSDP: only some of the replicas shard their state together."""
         return self._degrees.is_hybrid
+
+    @property
+    def muon(self) -> bool:
+        """True if the optimizer makes momentum of matrices orthogonal."""
+        return self.update_rule == MUON
 
     @property
     def is_uneven(self) -> bool:

@@ -79,8 +79,9 @@ class PhysicalValues(StepValues):
         ADAM,
         PRECISION,
         "choice",
-        "what the optimizer keeps besides weights: two moments (adam), one (momentum, of SGD), or "
-        "none (sgd) (default: adam)",
+        "what the optimizer keeps besides weights: two moments (adam), one (momentum, of SGD), "
+        "none (sgd), or one of matrices, which are made orthogonal, and two of all else (muon) "
+        "(default: adam)",
         choices=tuple(MOMENTS),
     )
     moments: str | None = option(

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from bfpp.core.synthesis.ordering_problem import ProblemArrays
 from bfpp.schedules import Layout, Operation, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
+from bfpp.schedules.operations.operations import updates
 from bfpp.schedules.orders.steps import STEP, Order
 from bfpp.sim.engines.cost_model import Costs
 
@@ -232,6 +233,6 @@ def priced(
     passes = np.array([by_stage(operation) for operation in operations])
     transfers = np.array([by_stage(operation) for operation in TRANSFERS])
     after = np.zeros(layout.pp)
-    updates = np.flatnonzero(graph.operation == Operation.OPTIMIZER)
-    np.add.at(after, graph.rank[updates], seconds[updates])
+    last = np.flatnonzero(among(graph.operation, updates()))
+    np.add.at(after, graph.rank[last], seconds[last])
     return passes, transfers, after
