@@ -27,7 +27,7 @@ from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.trainer import Report
 from bfpp.executor.train.watching import connected, watched
-from bfpp.schedules import Communication, Layout, find_schedule
+from bfpp.schedules import P2P, Communication, Layout, TaskGraph, build_graph, find_schedule
 from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
 
@@ -117,9 +117,16 @@ def take_turns(context: ProcessContext, group: Group) -> list[Turn]:
             job = replace(jobs[name], sleeps=sleeps)
             reports = steps_of(context, plan, job, bench.clock_offset, group.steps)
             measured = [report.seconds for report in reports]
-            turn[name] = simulate(plan.graph, costs).step_time, measured
+            turn[name] = simulate(as_posted(job, plan), costs).step_time, measured
         found.append(turn)
     return found
+
+
+def as_posted(job: Job, plan: Plan) -> TaskGraph:
+    """The graph, with its transfers posted as the runtime does it."""
+    if job.backend is not BackendName.TORCH_PIPELINING:
+        return plan.graph
+    return build_graph(job.schedule, job.layout, replace(job.communication, p2p=P2P.POSTED))
 
 
 def reversed_pairs(times: dict[str, tuple[float, float]]) -> Iterable[str]:
