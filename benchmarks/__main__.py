@@ -44,6 +44,7 @@ OTHERS = (
     "executor.gpu",
     "executor.gpu_prediction",
     "executor.faults",
+    "executor.configurations",
     "house.fuzzing",
     "sim.accuracy",
     "sim.recipes",

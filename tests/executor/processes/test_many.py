@@ -56,10 +56,8 @@ def test_who_fails_among_many_leaves_it_to_others_to_say_why(
 @pytest.mark.skipif(sys.platform != "linux", reason="counts sockets by /proc")
 def test_many_processes_are_connected_to_those_that_they_send_to() -> None:
     processes = 7
-    for meshed in (processes, processes - 1):
-        counts, total = launch(connections, meshed, processes) or ([], 0.0)
-        assert total == sum(range(processes))
-        if meshed == processes:
-            assert min(counts) >= processes - 1
-        else:  # two neighbours in a square of four, a partner beyond it, and a few of gloo's own
-            assert sum(counts) < 0.7 * processes * (processes - 1)
+    counts, total = launch(connections, processes - 1, processes) or ([], 0.0)
+    assert total == sum(range(processes))
+    # Two neighbours in a square of four, a partner beyond it, and a few of gloo's own; of a mesh,
+    # all have all others.
+    assert sum(counts) < 0.7 * processes * (processes - 1)
