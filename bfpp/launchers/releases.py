@@ -36,14 +36,15 @@ def add_release_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--release`."""
     parser.add_argument(
         "--release",
-        type=_number,
+        type=release_number,
         metavar="X.Y",
         help="write for this release of PyTorch or the framework (default: the one that is "
         "installed, or else the newest that is known)",
     )
 
 
-def _number(text: str) -> Number:
+def release_number(text: str) -> Number:
+    """The major and minor number of a release; an argument's type."""
     if (match := _NUMBER.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"must be a release, such as 2.15, not {text!r}")
     return int(match[1]), int(match[2])

@@ -165,7 +165,7 @@ def test_what_others_wrote_is_kept_unless_forced(bfpp: Run, name: str) -> None:
 
 
 def test_safetensors_are_needed(bfpp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bfpp.options.running.trained_model.find_spec", lambda _: None)
+    monkeypatch.setattr("bfpp.launchers.own.model.find_spec", lambda _: None)
     code, out, err = bfpp("export llama --out new")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "pip install 'bfpp[hf]'" in err
@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_nothing(bfpp: Run, monkeypatch: pytest.MonkeyPatch) 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bfpp.executor.model.transformer.hugging_face.WeightExport._values", full)
+    monkeypatch.setattr("bfpp.executor.model.transformer.hugging_face.WeightExport.values", full)
     code, _, err = bfpp("export llama --out new")
     assert (code, err) == (
         2,

@@ -74,7 +74,7 @@ def _weights(file: str, contents: bytes) -> object:
         Path(each).unlink(missing_ok=True)
     Path(file).write_bytes(contents)
     weights = Weights(Path(), None)  # type: ignore[arg-type]
-    return [weights._tensor(name) for name in weights._files]
+    return [weights.tensor(name) for name in weights._files]
 
 
 def _tensors() -> list[bytes]:

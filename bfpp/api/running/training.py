@@ -39,12 +39,10 @@ def train(
 
     `model` is a function of a Python file that takes a seed and returns a
     `bfpp.executor.model.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it. Or
-    the sizes of a transformer, or a Hugging Face `config.json`, trained on the same text as by
-    `bfpp run`. `weights` are those to begin with, as `bfpp run --weights` takes them, and
-    `precision` is one of `bfpp run`'s; `settings` are fields of `bfpp.executor.train.job.Job`
-    (`optimization`, `saving`, `evaluation`, `recomputation`, `compile`, `cuda_graphs`, ...).
-    `on_step` is called with the event of each step (`bfpp.executor.events`), `on_message` with
-    every event.
+    the sizes of a transformer, or a `config.json`, trained on the same text as by `bfpp run`.
+    `weights` to begin with and the `precision` are as `bfpp run` takes them; `settings` are fields
+    of `bfpp.executor.train.job.Job` (`optimization`, `saving`, `evaluation`, `compile`, ...).
+    `on_step` is called with the event of each step (`bfpp.executor.events`), `on_message` with all.
 
     >>> import bfpp
     >>> tiny = bfpp.Transformer(
@@ -58,9 +56,8 @@ def train(
     >>> outcome.reports[-1].loss < outcome.reports[0].loss
     True
 
-    Needs torch. Raises `InvalidConfiguration` for what cannot be run, or is predicted to run out of
-    memory (unless `memory_check` is false), and `bfpp.executor.processes.RunFailed` where a process
-    failed.
+    Needs torch. Raises `InvalidConfiguration` for what cannot be run or, with `memory_check`, will
+    run out of memory, and `bfpp.executor.processes.RunFailed` where a process failed.
     """
     from bfpp.executor.processes import launch
     from bfpp.executor.run.session import train as in_each_process

@@ -69,6 +69,20 @@ class StateDict:
             if (place := self._place(names)) is not None:
                 self._require_alike(place, tensor)
 
+    @cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shapes of the tensors that are there, by their names in the model."""
+        names = {name for name in self._stored if not name.startswith(OTHER_STATE)}
+        return {name.removeprefix(MODEL): self._stored[name].size for name in names}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor that is there, in its own precision."""
+        place = self._place((name,))
+        assert place is not None  # noqa: S101
+        values = torch.empty(self.shapes[name], dtype=self._stored[place].properties.dtype)
+        self.fill({(name,): values})
+        return values
+
     def _require_alike(self, name: str, tensor: Tensor) -> None:
         stored = self._stored[name]
         if stored.size != tensor.shape:

@@ -27,8 +27,9 @@ class ModelSource(Protocol):
 class TransformerSource:
     """A transformer that learns the bytes of a text file, or of Python's own documentation.
 
-    Its first weights are those of a directory (Hugging Face's, or of torch.distributed.checkpoint),
-    or random ones. It is evaluated on a text that is `held_out`, if there is one.
+    Its first weights are those of a directory (Hugging Face's, torchtitan's, or by our own names of
+    torch.distributed.checkpoint), or random ones. It is evaluated on a text that is `held_out`, if
+    there is one.
     """
 
     sizes: TransformerSizes
@@ -43,7 +44,13 @@ class TransformerSource:
         if self.weights is None:
             return transformer(self.sizes, text, held_out)
         if is_state_dict(self.weights):
-            return with_weights(transformer(self.sizes, text, held_out), self.weights)
+            from bfpp.executor.checkpoint.state_dicts import StateDict
+            from bfpp.executor.model.transformer import torchtitan
+
+            if torchtitan.form_of(StateDict(self.weights)) is None:
+                return with_weights(transformer(self.sizes, text, held_out), self.weights)
+            theirs = torchtitan.TorchtitanWeights(self.weights, self.sizes)
+            return transformer(self.sizes, text, held_out, theirs.fill)
         from bfpp.executor.model.transformer.hugging_face import Weights
 
         return transformer(self.sizes, text, held_out, Weights(self.weights, self.sizes).fill)

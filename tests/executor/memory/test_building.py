@@ -20,6 +20,7 @@ from bfpp.executor.memory.sizes import start_bytes
 from bfpp.executor.model.model import Model
 from bfpp.executor.model.parallel.exchange import ThreadExchange, ThreadShards
 from bfpp.executor.model.transformer.corpus import Text
+from bfpp.executor.model.transformer.names import HUGGING_FACE
 from bfpp.executor.model.transformer.transformer import TransformerSizes, transformer
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.run.state import pieces_of, weights_of
@@ -193,8 +194,7 @@ def test_weights_are_read_a_layer_at_a_time(tmp_path: Path) -> None:
     stored = {}
     for number, make in enumerate(plain.layers):
         for name, parameter in make().named_parameters():
-            theirs = hugging_face.their_names(number, name, sizes)
-            stored |= dict(zip(theirs, parameter.detach().chunk(len(theirs)), strict=True))
+            stored |= dict(HUGGING_FACE.theirs(number, name, parameter.detach(), sizes))
     file = tmp_path / "model.safetensors"
     save_file({name: value.clone() for name, value in stored.items()}, file)
     fill = hugging_face.Weights(tmp_path, sizes).fill
