@@ -59,10 +59,12 @@ class Unpadded(Transformer):
 def start_of_job(job: Job, plan: Plan) -> list[StartMemory]:
     """Predicted memory of each process of a job before its first step."""
     from bfpp.executor.memory.sizes import start_bytes
+    from bfpp.executor.run.resume import pieces_read
 
     places = [(*job.ranks_of(process),) for process in range(job.processes)]
+    restores, read = job.saving is not None, pieces_read(job.saving)
     known = {
-        ranks: start_bytes(plan, ranks, restores=job.saving is not None)
+        ranks: start_bytes(plan, ranks, restores=restores, read=read)
         for ranks in dict.fromkeys(places)
     }
     return [known[ranks] for ranks in places]

@@ -9,7 +9,7 @@ alone, and values are read as plain tensors.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -95,6 +95,7 @@ class StateDict:
         """Read the values of the tensors that are there, from whichever pieces they are in.
 
         Parameters then have the precision that they are stored in, if it is more than the model's.
+        On the meta device nothing is read, but it takes as much memory.
         """
         values: dict[str, Tensor] = {}
         for names, tensor in tensors.items():
@@ -104,6 +105,9 @@ class StateDict:
                 if isinstance(tensor, nn.Parameter) and dtype is not own.dtype:
                     tensor.data = own = torch.empty_like(own, dtype=dtype)
                 values[place] = own
+        if any(value.is_meta for value in values.values()):
+            self._outline(values)
+            return
         if not values:
             return
         with Processes(None, self.directory).one_line_errors(), one_failure(self.directory):
@@ -113,6 +117,15 @@ class StateDict:
                 planner=DefaultLoadPlanner(),
                 no_dist=True,
             )
+
+    def _outline(self, places: Iterable[str]) -> None:
+        """Take as much memory as it takes to read: a piece, while the one before is still there."""
+        piece = None
+        for stored in map(self._stored.__getitem__, places):
+            for chunk in stored.chunks:
+                dtype, size = stored.properties.dtype, prod(chunk.sizes)
+                piece = torch.empty(size, dtype=dtype, device="meta")
+        del piece
 
     def _place(self, names: TensorNames) -> str | None:
         """The name that a tensor is stored by."""

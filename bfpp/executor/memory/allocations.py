@@ -2,8 +2,8 @@
 
 Every operation that torch dispatches is seen, those of backward passes and of the optimizer too.
 What it returns in memory of its own was allocated, and is freed once nothing holds it any longer.
-What libraries allocate within an operation, to free it again there, is not seen; what is a file's,
-or numpy's, is not counted.
+A tensor that is read from a file has its storage set, which counts. What libraries allocate within
+an operation, to free it again there, is not seen; what is numpy's is not counted.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class Allocations:
         """True if a tensor's memory is torch's, and of the kind that is counted."""
         return tensor.is_meta == self.outline and tensor.untyped_storage().resizable()
 
+    def reads(self, tensor: Tensor) -> bool:
+        """True if a tensor has got memory that a file was read into, which is not torch's."""
+        return not (tensor.is_meta or self.outline or tensor.untyped_storage().resizable())
+
     def made(self, storage: torch.UntypedStorage) -> None:
         """A storage is new."""
         number, place, size = next(self._numbers), storage._cdata, storage.nbytes()
@@ -100,6 +104,9 @@ class _Seeing(TorchDispatchMode):
     ) -> Any:
         del types
         result = operation(*args, **(kwargs or {}))
+        if operation.overloadpacket is torch.ops.aten.set_ and self.allocations.reads(result):
+            self.allocations.made(result.untyped_storage())
+            return result
         known = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()

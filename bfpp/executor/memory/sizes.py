@@ -13,11 +13,13 @@ from bfpp.executor.devices.uncompiled import uncompiled
 from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.memory.building import layout_of, made_together
 from bfpp.executor.memory.rank_memory import counts_of, reduced_in_place, users_of
+from bfpp.executor.model.batches import kept_bytes
 from bfpp.executor.model.model import make
 from bfpp.executor.model.parallel.exchange import ThreadExchange, ThreadShards
 from bfpp.executor.model.parallel.layers import divide
 from bfpp.executor.model.parallel.region import Region
 from bfpp.executor.optimizer.optimizers import TRIED, moment_bytes, trial, update
+from bfpp.executor.plan.first_weights import stored_tensors
 from bfpp.executor.plan.plan import Plan
 from bfpp.schedules import Operation
 
@@ -93,13 +95,14 @@ class StartMemory(NamedTuple):
     host: int
 
 
-def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> StartMemory:
+def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool, read: int = 0) -> StartMemory:
     """Memory of a process that makes workers of these `ranks`, one after another.
 
     Where the state `restores` from a checkpoint, or will be saved, buffers and moments are there
-    before the first step, too.
+    before the first step, too, and `read` bytes of stored pieces. The first batch is there all the
+    time, if a loader keeps it.
     """
-    given, size = _given(plan), plan.state_dtype.itemsize
+    given, size = _given(plan) + kept_bytes(plan.model), plan.state_dtype.itemsize
     left = most = making = resident = largest = 0
     for rank in ranks:
         for unit in plan.graph.layout.units_of(rank):
@@ -112,7 +115,7 @@ def start_bytes(plan: Plan, ranks: Iterable[int], *, restores: bool) -> StartMem
             resident += buffers
         resident += round(sum(resident_bytes(plan, rank).values()))
     if restores:
-        most = max(most, resident + largest * _dummy_step_bytes(plan))
+        most = max(most, resident + max(largest * _dummy_step_bytes(plan), read))
     return StartMemory(given + most, given + making)
 
 
@@ -138,7 +141,10 @@ def _making(plan: Plan, unit: int) -> tuple[int, int]:
     for group in made_together(plan, unit):
         allocations = Allocations(outline=group[0] not in plan.traced.kept)
         with allocations.seen():
-            layers = {each: divide(plan.outline(each), _region(plan)) for each in group}
+            outlines = {each: plan.outline(each) for each in group}
+            if plan.model.weights and allocations.outline:
+                plan.model.weights.fill(stored_tensors(plan.model, outlines, plan.traced.shared))
+            layers = {each: divide(layer, _region(plan)) for each, layer in outlines.items()}
         most = max(most, left + allocations.peak)
         own = [layer for each, layer in layers.items() if each in plan.cuts[unit]]
         left += sum(buffer.nbytes for layer in own for buffer in layer.buffers())

@@ -100,6 +100,14 @@ def _packed(loader: StatefulLoader) -> str:
     return base64.b64encode(state.getvalue()).decode()
 
 
+def kept_bytes(model: Model) -> int:
+    """Bytes of a step's batch that a loader with state keeps: all samples, of all replicas."""
+    if not isinstance(model.batch, StatefulBatches):
+        return 0
+    leaves = pytree.tree_leaves(model.batch.of_step(0))
+    return sum(each.untyped_storage().nbytes() for each in leaves if isinstance(each, Tensor))
+
+
 def require_whole(model: Model, size: int) -> None:
     """Raise `InvalidConfiguration` unless a loader's batches have as many samples as a step."""
     if isinstance(model.batch, StatefulBatches):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,22 @@ def start_of(saving: Saving) -> checkpoint.Start | None:
             "directory"
         )
     return None
+
+
+def pieces_read(saving: Saving | None) -> int:
+    """Bytes of the two largest pieces of the checkpoint to go on from: one stays while one is read.
+
+    Of a checkpoint that cannot be read none are: whoever loads it says why.
+    """
+    if saving is None or not saving.resumes:
+        return 0
+    try:
+        start = start_of(saving)
+        tensors = checkpoint.read_manifest(start.path).tensors.values() if start else ()
+    except CheckpointError:
+        return 0
+    sizes = (each.dtype.itemsize * extent.box.size for each in tensors for extent in each.extents)
+    return sum(nlargest(2, sizes))
 
 
 def will_save(saving: Saving, steps: int) -> bool:

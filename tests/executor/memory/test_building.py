@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from benchmarks.helpers.faulty_models import mean_square
@@ -17,10 +20,13 @@ from bfpp.executor.devices.flat_buffers import frozen_of, parameters_of, size_of
 from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.memory.rank_memory import RankMemory
 from bfpp.executor.memory.sizes import start_bytes
+from bfpp.executor.model.batches import StatefulBatches
 from bfpp.executor.model.model import Model
 from bfpp.executor.model.parallel.exchange import ThreadExchange, ThreadShards
+from bfpp.executor.model.sources import with_weights
 from bfpp.executor.model.transformer.corpus import Text
-from bfpp.executor.model.transformer.names import HUGGING_FACE
+from bfpp.executor.model.transformer.names import HUGGING_FACE, TORCHTITAN
+from bfpp.executor.model.transformer.torchtitan import TorchtitanWeights
 from bfpp.executor.model.transformer.transformer import TransformerSizes, transformer
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.run.state import pieces_of, weights_of
@@ -28,7 +34,7 @@ from bfpp.executor.settings import DType
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from tests.executor.model.test_tied_training import given, kept
 from tests.helpers.run_program import run_here
-from tests.helpers.small_models import Averaged, chain, numbers
+from tests.helpers.small_models import Averaged, Tanh, chain, numbers
 from tests.helpers.training_runs import training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -206,3 +212,76 @@ def test_weights_are_read_a_layer_at_a_time(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     measured, predicted = started(plan)
     assert measured == pytest.approx(predicted, rel=0.05)
+
+
+def test_stored_pieces_are_counted_while_they_are_read(tmp_path: Path) -> None:
+    """Of a network's own state, and of torchtitan's, whose tensors are put together."""
+    sizes = replace(
+        WIDE, norm="rms", positions="rotary", gated=True, biases=False, query_biases=False
+    )
+    plain = transformer(sizes, TEXT)
+    own, theirs = {}, {}
+    for number, make in enumerate(plain.layers):
+        for name, parameter in make().named_parameters():
+            own[f"{number}.{name}"] = parameter.detach().double()
+            theirs |= dict(TORCHTITAN[0, 3].theirs(number, name, parameter.detach(), sizes))
+    places = []
+    for kind, state in (("own", own), ("theirs", theirs)):
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            dcp.save(dict(state), checkpoint_id=(place := tmp_path / kind))
+        places.append(place)
+    first, second = places
+    fill = TorchtitanWeights(second, sizes).fill
+    for made in (
+        partial(with_weights, plain, first),
+        partial(transformer, sizes, TEXT, None, fill),
+    ):
+        measured, predicted = started(plan_of(made, Sharding.FULL))
+        assert measured == pytest.approx(predicted, rel=0.05)
+
+
+def test_what_a_loader_keeps_is_counted() -> None:
+    def made() -> Model:
+        return Model([partial(Tanh, 64)] * 4, mean_square, StatefulBatches(Counting(40, 64)))
+
+    allocations = Allocations()
+    plan = plan_of(made, Sharding.FULL, microbatch_size=10)
+    with allocations.seen():
+        _ = plan.traced
+        worker_of(plan, 0, 1)
+    predicted = start_bytes(plan, [0], restores=False).peak
+    assert predicted > 2 * 40 * 64 * 4  # inputs and targets
+    assert allocations.peak == pytest.approx(predicted, rel=0.05)
+
+
+class Counting:
+    """A loader of batches that are numbers, whose state is how many it gave."""
+
+    def __init__(self, samples: int, width: int) -> None:
+        self.shape, self.given = (samples, width), 0
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            self.given += 1
+            yield torch.full(self.shape, float(self.given)), torch.full(self.shape, -1.0)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.slow
+def test_pieces_are_counted_while_a_run_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Saved whole, by one process with one unit, and read by four, each with shares of four."""
+    words = (
+        "breadth-first --pp 1 --microbatches 1 --layers 4 --hidden 256 --heads 4 --context 16 "
+        f"--json --checkpoint {tmp_path}/saved"
+    )
+    run_here(capsys, *f"{words} --loops 1 --steps 1".split())
+    resumed = f"{words} --loops 4 --steps 2 --dp 4 --sharding full --resume".split()
+    for start in json.loads(run_here(capsys, *resumed).output)["start_memory"]:
+        assert start["peak"] == pytest.approx(start["predicted_peak"], rel=0.05)

@@ -49,7 +49,7 @@ class StoredWeights(ABC):
         """A tensor that is there."""
 
     def fill(self, layer: int, make: Callable[[], nn.Module]) -> nn.Module:
-        """A layer with these weights; with none, if it is made to look at its shapes alone.
+        """A layer with these weights; on the meta device, to look at, it takes as much to make.
 
         It is made without values first: random ones would be drawn in vain. Raises
         `InvalidConfiguration` where weights do not fit, or cannot be read.
@@ -67,13 +67,16 @@ class StoredWeights(ABC):
                     f"{' and '.join(map(str, shapes))}, "
                     f"and the model takes {tuple(parameter.shape)}",
                 )
+            values = parameter.detach()
             if not looks:
-                values = torch.empty_like(parameter, device="cpu", requires_grad=False)
-                parts = values.split([shape[0] for shape in shapes])
-                for number, (own, part) in enumerate(zip(names, parts, strict=True)):
-                    part.copy_(self.form.ours(name, number, self.tensor(own), self.sizes))
-                path, _, key = name.rpartition(".")
-                setattr(module.get_submodule(path), key, nn.Parameter(values))
+                values = torch.empty_like(values, device="cpu")
+            parts = values.split([shape[0] for shape in shapes])
+            for number, (own, part) in enumerate(zip(names, parts, strict=True)):
+                stored = self.tensor(own).to(values.device)
+                part.copy_(self.form.ours(name, number, stored, self.sizes))
+                del stored
+            path, _, key = name.rpartition(".")
+            setattr(module.get_submodule(path), key, nn.Parameter(values))
         return module
 
 
