@@ -104,7 +104,8 @@ def test_one_layer_is_in_memory_at_a_time() -> None:
         layer = re.sub(r"(layers\.\d+).*", r"\1", name)
         of_layer[layer] = of_layer.get(layer, 0) + 4 * shape.numel()
     most = allocations.sizes([]).max()
-    assert max(of_layer.values()) <= most < 2.1 * max(of_layer.values())
+    # A layer, its copy in the order of the format, and a piece that is being read.
+    assert max(of_layer.values()) <= most < 2.2 * max(of_layer.values())
     assert most < sum(of_layer.values())
 
 

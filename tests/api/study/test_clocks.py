@@ -38,7 +38,8 @@ def test_drift_is_that_of_the_longest_run(known):
     assert (drift.start, drift.end) == (START + 10 * GAIN, START + 60 * GAIN)
 
 
-def test_drift_is_printed_in_parts_in_a_million(known, capsys):
+def test_drift_is_printed_in_parts_in_a_million(known, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # lines are not broken
     print_study(results_of(*known))
     out = capsys.readouterr().out
     assert CLOCKS in out
