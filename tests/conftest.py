@@ -38,6 +38,7 @@ LONG = (
     "executor/processes/test_launch.py",
     "house/test_docs.py",
     "executor/processes/test_torchrun.py",
+    "executor/model/test_torchtitan_weights.py",
     "terminal/test_outputs.py",
     "commands/test_faults.py",
     "executor/dispatch/test_exactness.py",

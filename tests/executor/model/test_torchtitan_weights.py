@@ -64,8 +64,9 @@ def stored(folder: Path) -> dict[str, Tensor]:
     return values
 
 
-@pytest.mark.parametrize("release", TORCHTITAN)
-@pytest.mark.parametrize("name", ["llama 3.1", "qwen3"])
+@pytest.mark.parametrize(
+    ("name", "release"), [*zip(["llama 3.1", "qwen3"], TORCHTITAN, strict=True)]
+)
 def test_weights_are_the_same_there_and_back(
     name: str, release: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,11 +82,8 @@ JOBS = jobs(
 
 POSTED = [
     ("1f1b", P2P.BATCHED, (4, 1)),
-    ("gpipe", P2P.BATCHED, (2, 2)),
     ("depth-first", P2P.COALESCED, (4, 1)),
-    ("1f1b", P2P.COALESCED, (2, 2)),
     ("breadth-first", P2P.FIFO, (2, 2)),
-    ("zb-h1", P2P.FIFO, (4, 1)),
     ("gpipe", P2P.DEFERRED, (4, 1)),
 ]
 """Schedules whose transfers are posted as other software does."""
@@ -175,10 +172,8 @@ GROUPS = {
 
 CHAINED = [
     "breadth-first full 2x2",
-    "zb-v full, ends tied",
     "chimera partial, ends tied",
     "full in groups of replicas",
-    "zb-h1 none, layers divided",
 ]
 """Cases that also run as in a CUDA graph: what processes do together is one chain."""
 
