@@ -1,9 +1,9 @@
 """Random configurations, trained over gloo and in a plain loop: are losses and weights the same?
 
 Each has a schedule (of those that are registered, or an order that a search made), a division over
-pipeline ranks, replicas and tensor-parallel ranks, up to four processes in all, and whatever a run
-may be told: sharding, posting of transfers, offloading, recomputation, precision, clipping. What is
-refused in one line is drawn again. Processes stay from one to the next.
+pipeline ranks, replicas and tensor-parallel ranks, up to four processes in all, and settings of a
+run: sharding, posting of transfers, offloading, recomputation, precision, clipping. Those that are
+refused in one line are drawn again. Processes are kept from one to the next.
 
 `BFPP_CONFIGURATIONS` says how many are drawn, and `BFPP_SEED` with which seed.
 """

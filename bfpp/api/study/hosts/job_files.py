@@ -58,7 +58,7 @@ class JobPaths(NamedTuple):
 
 
 def job_file(hosts: StudyHosts, paths: JobPaths, seconds: float | None) -> str:
-    """The job that starts a study; SLURM is told how many `seconds` it may take, if that is known.
+    """The job that starts a study; SLURM's time limit follows from the `seconds`, if given.
 
     Raises `KeyError` for hosts that need none.
     """

@@ -63,7 +63,7 @@ class StudyHosts:
         return self.where is HostKind.TORCHRUN or self.where in JOBS
 
     def require(self, processes: int, where: str) -> None:
-        """Raise `InvalidConfiguration` unless a job starts so many processes, if one does."""
+        """Raise `InvalidConfiguration` if a job starts another number of processes."""
         started = self.count * self.processes
         if self.where in JOBS and started != processes:
             reason = f"{self.count} x {self.processes} processes, and its cells need {processes}"

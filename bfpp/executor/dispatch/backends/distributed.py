@@ -51,7 +51,7 @@ class DistributedBackend:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
         self.groups = ProcessGroups(kind, timeout, device.device)
-        # Gloo's sends end when the socket has the message, which would go on beside the next pass.
+        # Gloo's sends return once the message is in the socket: it would overlap the next pass.
         overlaps = plan.graph.communication.pp_overlap
         self.answers = not overlaps and device.device.type == "cpu"
         self.group_of = self.groups.make_rounds(memberships(plan, rank, pipeline))

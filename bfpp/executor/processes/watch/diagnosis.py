@@ -15,7 +15,7 @@ rules that are tried in this order, so as to name a culprit and not a victim:
    says who waits for whom.
 
 The exit code or signal of a process, which only its parent knows, takes precedence over all of
-these. Whichever applies, operations of NCCL that processes are stuck in are told with it
+these. Whichever applies, the diagnosis also names the NCCL operations in which processes are stuck
 (`bfpp.executor.processes.watch.flight_recorder`).
 
 Invariants: the same state gives the same diagnosis in whichever process it is made, and the first

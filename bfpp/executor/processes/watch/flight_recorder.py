@@ -170,9 +170,9 @@ def _posted(key: tuple[str, str, bool], members: tuple[int, ...], entries: list[
 def stuck_operations(posted: Mapping[int, Iterable[Posted]]) -> list[Stuck]:
     """The operations that a run is stuck in.
 
-    Of each group that is the first one that not all have joined; of those the ones that somebody
-    has not joined who waits in no other, as the rest follow from them. Where all have joined all
-    that there is, it is the first of each group that is not done.
+    In each group, the first operation that some member has not joined. Only the causes are kept: a
+    member that waits in another group's operation is no cause. If every operation has been joined
+    by all, the first unfinished one of each group.
     """
     groups: dict[str, dict[int, Posted]] = defaultdict(dict)
     for process, own in posted.items():

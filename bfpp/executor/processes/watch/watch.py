@@ -53,7 +53,7 @@ class Watch:
         self.alarm: Callable[[], None] = lambda: None  # sends the heartbeat at once
         # Before a heartbeat: for lanes that cannot report.
         self.look: Callable[[], None] = lambda: None
-        # What was handed to NCCL, once a process has been quiet for so many seconds.
+        # Operations posted to NCCL, by the seconds for which the process has been quiet.
         self.posted: Callable[[float], tuple[Posted, ...]] = lambda _: ()
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
