@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.model.model import Model
+from bfpp.executor.plan.plan import Plan
 from tests.helpers.small_models import Tanh, numbers
 
 WIDTH = 4
@@ -80,6 +81,17 @@ class Spoilt:
 def model_of(layers: int, wrong: Mapping[int, tuple[int, str]]) -> Model:
     """A chain of layers, the first of which is steep."""
     return Model([Cliff, *[partial(Tanh, WIDTH)] * (layers - 1)], masked_mean_square, Spoilt(wrong))
+
+
+def without_targets(plan: Plan) -> Plan:
+    """A plan whose targets are no numbers after the first step."""
+    batch = plan.model.batch
+
+    def spoilt(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        inputs, targets = batch(step, samples)
+        return inputs, targets * math.nan if step else targets
+
+    return replace(plan, model=replace(plan.model, batch=spoilt))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Everything that prices of tasks are made of, and nothing that depends on a task 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -341,23 +342,26 @@ class ModelOnCluster:
         keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
+    def kept(self, by_stride: Mapping[int, Seconds], layout: Layout, sharding: Sharding) -> Seconds:
+        """The share of these parameters, as in `by_stride`, whose state a device keeps."""
+        shares = [
+            self.state_share(layout, sharding, stride) * each for stride, each in by_stride.items()
+        ]
+        total: Seconds = sum(shares, np.zeros(()))
+        return total
+
+    def kept_of_ranks(
+        self, by_stride: Mapping[int, Seconds], layout: Layout, sharding: Sharding
+    ) -> Seconds:
+        """The same of each pipeline rank's units."""
+        of_ranks = {stride: layout.sums(each) for stride, each in by_stride.items()}
+        return self.kept(of_ranks, layout, sharding)
+
     @of_any_size
     @once_for_stages
     def state_parameters(self, layout: Layout, sharding: Sharding) -> Seconds:
         """For each pipeline rank, the parameters whose state a device keeps and updates."""
-        parameters = np.zeros(layout.pp)
-        for stride, each in self.by_stride(layout).items():
-            parameters += self.state_share(layout, sharding, stride) * layout.sums(each)
-        return parameters
-
-    @of_any_size
-    @once_for_stages
-    def state_saved(self, layout: Layout, sharding: Sharding) -> Seconds:
-        """For each pipeline rank, bytes of a device's state that Muon does without."""
-        saved = np.zeros(layout.pp)
-        for stride, each in self.matrices_by_stride(layout).items():
-            saved += self.state_share(layout, sharding, stride) * layout.sums(each)
-        return self.implementation.narrower_matrices * saved
+        return self.kept_of_ranks(self.by_stride(layout), layout, sharding)
 
     @of_any_size
     @once_for_stages

@@ -206,11 +206,7 @@ class Pieces:
 
     def state_parameters(self, sharding: Sharding) -> Numbers:
         """Parameters of each piece whose training state is on a device, after sharding."""
-        shares = [
-            self.physical.state_share(self.layout, sharding, stride) * of_stride
-            for stride, of_stride in self._parameters.items()
-        ]
-        return sum(shares, np.zeros(()))
+        return self.physical.kept(self._parameters, self.layout, sharding)
 
     def memory(self, stage: int, sharding: Sharding, alive: int | Matrix) -> Matrix:
         """Bytes at the peak, where `alive` micro-batches keep their activations, of all or each."""
@@ -231,11 +227,9 @@ class Pieces:
 
     def _saved(self, sharding: Sharding) -> Numbers:
         """Bytes of each piece's state that Muon does without."""
-        shares = [
-            self.physical.state_share(self.layout, sharding, stride) * of_stride
-            for stride, of_stride in self._kept.matrices_by_stride(self._alone).items()
-        ]
-        return self.physical.implementation.narrower_matrices * sum(shares, np.zeros(()))
+        matrices = self._kept.matrices_by_stride(self._alone)
+        kept = self.physical.kept(matrices, self.layout, sharding)
+        return self.physical.implementation.narrower_matrices * kept
 
     def _activations(self, physical: PhysicalCosts) -> UnitActivations:
         return unit_activations(physical, physical.layers(self._alone))

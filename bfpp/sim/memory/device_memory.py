@@ -163,11 +163,19 @@ def _parameters(
     weights, quantised, gradients = _in_buffers_of_all(physical, layout, buffers)
     return (
         each.state * _state_parameters(physical, layout, sharding)
-        - physical.state_saved(layout, sharding),
+        - _saved_by_muon(physical, layout, sharding),
         each.weights * weights + physical.quantised_bytes * quantised,
         each.gradients * gradients,
         each.update * rank_parameters(physical, layout) + _for_muon(physical, layout, sharding),
     )
+
+
+@of_any_size
+@once_for_stages
+def _saved_by_muon(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:
+    """For each rank, bytes of a device's state that Muon does without."""
+    kept = physical.kept_of_ranks(physical.matrices_by_stride(layout), layout, sharding)
+    return physical.implementation.narrower_matrices * kept
 
 
 def _for_muon(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:

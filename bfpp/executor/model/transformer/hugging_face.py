@@ -6,7 +6,7 @@ A model is a directory with `config.json` and safetensors files: one, or several
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,6 +45,11 @@ class Weights(StoredWeights):
         """Hugging Face's."""
         return HUGGING_FACE
 
+    @property
+    def names(self) -> Collection[str]:
+        """The tensors that are there."""
+        return self._files.keys()
+
     @cached_property
     def _files(self) -> Mapping[str, Path]:
         """The file of each tensor."""
@@ -67,13 +72,9 @@ class Weights(StoredWeights):
     @contextmanager
     def _stored(self, name: str) -> Iterator[tuple[Any, str]]:
         """The file of a tensor, and its name there."""
-        known = self._files
-        if name not in known and name == self.form.head:
-            name = self.form.words  # it is tied
-        if name not in known:
-            raise InvalidConfiguration("weights", f"'{self.directory}' has no {name}")
-        with self._opened(known[name]) as file:
-            yield file, name
+        place = self.place(name)
+        with self._opened(self._files[place]) as file:
+            yield file, place
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that is there; raises `InvalidConfiguration` for another."""

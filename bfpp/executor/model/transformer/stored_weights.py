@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -39,6 +39,22 @@ class StoredWeights(ABC):
     @abstractmethod
     def form(self) -> WeightNames:
         """The form that they are in."""
+
+    @property
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """The tensors that are there."""
+
+    def place(self, name: str) -> str:
+        """The name that a tensor has there: a tied head, the embedding's.
+
+        Raises `InvalidConfiguration` if it is not there.
+        """
+        if name not in self.names and name == self.form.head:
+            name = self.form.words
+        if name not in self.names:
+            raise InvalidConfiguration("weights", f"'{self.directory}' has no {name}")
+        return name
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ to begin with (`checkpoint.initial_load_path`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +51,11 @@ class TorchtitanWeights(StoredWeights):
     def _stored(self) -> StateDict:
         return StateDict(self.directory)
 
+    @property
+    def names(self) -> Collection[str]:
+        """The tensors that are there."""
+        return self._stored.shapes.keys()
+
     @cached_property
     def form(self) -> WeightNames:
         """The form of their release; raises `InvalidConfiguration` if they are of none."""
@@ -73,19 +79,11 @@ class TorchtitanWeights(StoredWeights):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that is there; raises `InvalidConfiguration` for another."""
-        return tuple(self._stored.shapes[self._place(name)])
+        return tuple(self._stored.shapes[self.place(name)])
 
     def tensor(self, name: str) -> Tensor:
         """A tensor that is there."""
-        return self._stored.read(self._place(name))
-
-    def _place(self, name: str) -> str:
-        place = name
-        if name == self.form.head and name not in self._stored.shapes:
-            place = self.form.words  # it is tied
-        if place not in self._stored.shapes:
-            raise self._refused(f"has no {name}")
-        return place
+        return self._stored.read(self.place(name))
 
     def _refused(self, reason: str) -> InvalidConfiguration:
         return InvalidConfiguration("weights", f"'{self.directory}' {reason}")
