@@ -36,7 +36,6 @@ SPEEDS = (
     "executor.halves",
     "executor.zero_bubble",
     "executor.runtimes",
-    "executor.data_parallel",
     "traces.redraw",
     "commands.explorer",
 )
