@@ -19,7 +19,7 @@ Rejected:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Degrees, Layout
+from bfpp.schedules import Communication, Degrees, Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.settings.precision import Format
 from bfpp.sim.cluster.placement import DevicePlacement
@@ -68,6 +68,22 @@ def interval(
     return explained(timeline, physical, residuals).interval
 
 
+class PredictedStep(NamedTuple):
+    """A step with its predicted seconds, and those with other costs."""
+
+    layout: Layout
+    communication: Communication
+    seconds: float
+    seconds_by: Callable[[PhysicalCosts], float]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> PredictedStep:
+        """The step of a timeline, all of which is simulated with other costs."""
+        graph = timeline.graph
+        layout, communication = graph.layout, graph.communication
+        return cls(layout, communication, timeline.step_time, lambda costs: costs.step_time(graph))
+
+
 class Explained(NamedTuple):
     """An interval, and the share of its variance that each constant and component makes."""
 
@@ -87,7 +103,8 @@ def explained(
     Constants go by their names in the costs (`cluster.device.host_seconds`); shares are those of
     the mean of both ends, and constants that were fitted together share by what each does alone.
     """
-    faster, slower = (_changes(timeline, physical, end) for end in ENDS)
+    step = PredictedStep.of(timeline)
+    faster, slower = (_changes(step, physical, end) for end in ENDS)
     components = residuals_of(physical, timeline.graph.layout, residuals)
     spread = Spread(*(float(np.linalg.norm(each.combined)) for each in (faster, slower)))
     of_constants = [hypot(*each) / sqrt(2) for each in zip(faster.alone, slower.alone, strict=True)]
@@ -129,10 +146,10 @@ def _kind(physical: PhysicalCosts, name: str) -> str | None:
     return None if origin is None else str(origin.kind)
 
 
-def doubt_of(timeline: Timeline, physical: PhysicalCosts, ends: Iterable[float] = ENDS) -> Doubt:
+def doubt_of(step: PredictedStep, physical: PhysicalCosts, ends: Iterable[float] = ENDS) -> Doubt:
     """Uncertainty of a step, at some ends of its interval: dozens of predictions for each."""
-    changes = {end: constants_changes(timeline, physical, end) for end in ends}
-    return Doubt(changes, rival_residual(physical, timeline.graph.layout))
+    changes = {end: _changes(step, physical, end).combined for end in ends}
+    return Doubt(changes, rival_residual(physical, step.layout))
 
 
 def interval_by(
@@ -196,7 +213,7 @@ def constants_changes(
     One after the other where they are independent; those that were fitted together, in combinations
     that are. Changes of two runs on a cluster, with the same software, are of the same constants.
     """
-    return _changes(timeline, physical, deviations, fitted=fitted).combined
+    return _changes(PredictedStep.of(timeline), physical, deviations, fitted=fitted).combined
 
 
 class _Changes(NamedTuple):
@@ -208,7 +225,7 @@ class _Changes(NamedTuple):
 
 
 def _changes(
-    timeline: Timeline, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
+    step: PredictedStep, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
 ) -> _Changes:
     together = _fitted_together(physical) if fitted else {}
     constants = [
@@ -217,24 +234,24 @@ def _changes(
         if value and (spread := deviation_of(physical.cluster, path, together, own=fitted))
     ]
     changes = [
-        log(_worse(physical, path, value, deviations * spread).step_time(timeline.graph))
-        if _matters(path, timeline, physical)
-        else log(timeline.step_time)
+        log(step.seconds_by(_worse(physical, path, value, deviations * spread)))
+        if _matters(path, step, physical)
+        else log(step.seconds)
         for path, value, spread in constants
     ]
     paths = [path for path, _, _ in constants]
-    alone: Seconds = np.array(changes) - log(timeline.step_time)
+    alone: Seconds = np.array(changes) - log(step.seconds)
     combined = alone @ _combinations(physical, [path if path in together else () for path in paths])
     return _Changes(paths, alone, combined)
 
 
-def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
+def _matters(path: Path, step: PredictedStep, physical: PhysicalCosts) -> bool:
     """True if a step may depend on a constant: of others, no prediction is needed."""
-    quantisation, layout = physical.execution.quantisation, timeline.graph.layout
+    quantisation, layout = physical.execution.quantisation, step.layout
     degrees = replace(physical.degrees, pp=layout.pp)
     if path[1] in _not_crossed(physical, degrees) and path[-1] != "rendezvous":
         return False
-    communication = timeline.graph.communication
+    communication = step.communication
     alone = degrees.devices == degrees.pp and not (layout.copies or communication.tied_embeddings)
     needed: dict[str, object] = {
         "host_bandwidth": communication.offload,

@@ -113,15 +113,16 @@ def account_of(problem: Problem, outcome: Outcome) -> Account:
     Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
-    step = known.timeline(configuration), known.physical(CostSetting.of(configuration))
-    return Account(parts_of_step(*step), doubt_of(*step))
+    physical = known.physical(CostSetting.of(configuration))
+    parts = parts_of_step(known.timeline(configuration), physical)
+    return Account(parts, doubt_about(problem, outcome))
 
 
 def doubt_about(problem: Problem, outcome: Outcome) -> Doubt:
     """Uncertainty of a prediction, not broken down by part."""
     known, configuration = evaluation_of(problem), outcome.configuration
     physical = known.physical(CostSetting.of(configuration))
-    return doubt_of(known.timeline(configuration), physical)
+    return doubt_of(known.predicted_step(configuration), physical)
 
 
 class Distance(NamedTuple):

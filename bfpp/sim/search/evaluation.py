@@ -35,6 +35,7 @@ from bfpp.sim.engines.caching import latest
 from bfpp.sim.engines.compiled_engine import StepTime, timeline_of
 from bfpp.sim.experiment.periodic import Shortened, shortened, whole_step
 from bfpp.sim.experiment.prediction import StepWork, step_columns
+from bfpp.sim.experiment.uncertainty import PredictedStep
 from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peaks_passing
 from bfpp.sim.memory.device_memory import Buffers, graph_buffers, memories_in_order
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
@@ -54,7 +55,7 @@ COST_MODELS = 16_384
 """Cost models that are kept, each with its cached results: some 200 MB of the largest models."""
 
 OF_PIPELINE = 3
-"""Orders of one pipeline that are kept: with all of its micro-batches, and with fewer of them."""
+"""Orders and graphs of one pipeline that are kept: of all of its micro-batches, and of fewer."""
 
 
 class Predicted(NamedTuple):
@@ -89,7 +90,7 @@ class Evaluation:
         self._dispatches = self.physical(CostSetting(alone, 1, **computed)).dispatch_seconds > 0
         # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = latest(_steps, OF_PIPELINE)
-        self.graph = latest(self._graph)
+        self.graph = latest(self._graph, OF_PIPELINE)
         self._peaks = latest(_peaks, OF_PIPELINE)
         self._fewer = latest(self._shortened)
 
@@ -114,7 +115,7 @@ class Evaluation:
     def predicted(self, step: Configuration, physicals: Iterable[PhysicalCosts]) -> Predicted:
         """The predictions of a step with several costs."""
         every = list(physicals)
-        times = [self._step_time(step, physical) for physical in every]
+        times = [self.step_time(step, physical) for physical in every]
         robust = [self._robust_step_time(step, physical) for physical in every]
         memories = self.memories(step, every)
         seconds, pass_seconds = np.array(times).T
@@ -156,7 +157,7 @@ class Evaluation:
         name = self.problem.implementation.name
         return Outcomes(space, name, numbers, columns.memory_parts_gb)
 
-    def _step_time(self, step: Configuration, physical: PhysicalCosts) -> StepTime:
+    def step_time(self, step: Configuration, physical: PhysicalCosts) -> StepTime:
         """Step time, extrapolated from fewer micro-batches where their times repeat."""
         for fewer in self._fewer(step):
             with suppress(NotPeriodic):
@@ -210,6 +211,15 @@ class Evaluation:
         """The predicted step of a configuration."""
         graph, physical = self.graph_of(configuration), self.physical(CostSetting.of(configuration))
         return timeline_of(graph, physical.times(graph))
+
+    def predicted_step(self, configuration: Configuration) -> PredictedStep:
+        """The step of a configuration, by these costs or by others."""
+
+        def seconds_by(physical: PhysicalCosts) -> float:
+            return self.step_time(configuration, physical).seconds
+
+        seconds = seconds_by(self.physical(CostSetting.of(configuration)))
+        return PredictedStep(configuration.layout, configuration.communication, seconds, seconds_by)
 
     def _robust_step_time(self, step: Configuration, physical: PhysicalCosts) -> float:
         if self.problem.objective is not Objective.ROBUSTNESS:

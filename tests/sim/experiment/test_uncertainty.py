@@ -7,7 +7,7 @@ import pytest
 from bfpp import Experiment
 from bfpp.api.predictions import predict
 from bfpp.sim.costs.parameters import numbers, with_number
-from bfpp.sim.experiment.uncertainty import _matters
+from bfpp.sim.experiment.uncertainty import PredictedStep, _matters
 
 MIXTRAL = {"model": "mixtral-8x22b", "microbatches": 8}
 LLAMA = {"model": "llama3-8b", "microbatches": 8}
@@ -35,7 +35,7 @@ def test_a_constant_that_does_not_matter_changes_nothing(experiment):
         if path[0] in ("cluster", "implementation")
         and isinstance(value, float)
         and value
-        and not _matters(path, timeline, physical)
+        and not _matters(path, PredictedStep.of(timeline), physical)
     ]
     assert left_out
     for path, value in left_out:
@@ -46,10 +46,13 @@ def test_a_constant_that_does_not_matter_changes_nothing(experiment):
 
 def test_levels_that_a_job_does_not_cross_do_not_matter():
     alone, spread = (Experiment("1f1b", **LLAMA, cluster="dgx-h100", pp=4, dp=dp) for dp in (1, 8))
-    timelines = [(predict(each).timeline, each.require_physical()) for each in (alone, spread)]
+    steps = [
+        (PredictedStep.of(predict(each).timeline), each.require_physical())
+        for each in (alone, spread)
+    ]
     for name, expected in (
         ("nvlink", [True, True]),
         ("leaf", [False, True]),
         ("spine", [False] * 2),
     ):
-        assert [_matters(("cluster", name, "latency"), *each) for each in timelines] == expected
+        assert [_matters(("cluster", name, "latency"), *each) for each in steps] == expected
