@@ -189,8 +189,5 @@ def _hosts(study: Study, session: Session, folder: Path) -> Iterator[Hosts]:
     if study.hosts.where is not HostKind.NAMESPACES:
         yield HERE
         return
-    count = study.hosts.count
-    if (session.pp * session.dp) % count:
-        raise InvalidInput(f"hosts: {session.pp * session.dp} processes do not fill {count} hosts")
-    with namespaces(count, bits, folder) as hosts:
+    with namespaces(study.hosts.count, bits, folder) as hosts:
         yield hosts

@@ -109,6 +109,12 @@ class StudyCell:
         """The schedule, with its own parameters."""
         return schedule_of(self.values, self.experiment)
 
+    def value(self, name: str) -> Any:
+        """A value by its name, also if the file does not say it."""
+        if name == BACKEND:
+            return self.backend
+        return self.values.get(name, getattr(self.experiment, name))
+
     @property
     def others(self) -> dict[str, Any]:
         """The values that are not the schedule's own."""
