@@ -144,7 +144,7 @@ class _Conductor:
             parts = difference(predicted, measured).mean_rank
             timelines = self.folder / "timelines"
             timelines.mkdir(exist_ok=True)
-            save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
+            save_timeline(measured, timelines / cell.timeline)
         row = {
             "step_times": _rounded(message["seconds"]),
             "elapsed_times": _rounded(message["elapsed"]),

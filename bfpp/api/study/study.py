@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +121,13 @@ class StudyCell:
         """The values that are not the schedule's own."""
         own = (SCHEDULE, *self.experiment.rule.parameters)
         return {name: value for name, value in self.values.items() if name not in own}
+
+    @property
+    def timeline(self) -> str:
+        """The name of its timeline's file: by its values, since other cells may be added."""
+        others = (f"{name}={value}" for name, value in sorted(self.others.items()))
+        words = "-".join((self.session.name, self.schedule, *others))
+        return re.sub(r"[^\w.=]+", "-", words) + ".json.gz"
 
     @property
     def session(self) -> Session:

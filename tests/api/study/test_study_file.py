@@ -65,6 +65,17 @@ def test_the_same_order_by_two_runtimes_is_two_cells(tmp_path):
     assert len(cells) == 2
 
 
+def test_timelines_keep_their_names_when_cells_are_added(tmp_path):
+    grid = {"schedule": ["depth-first"], "pp": 2, "loops": 2, "microbatches": 4, "sequence": [2, 4]}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    names = [cell.timeline for cell in study.cells]
+    others = "loops=2-microbatches=4-pp=2"
+    assert names[1] == f"as-it-is-2x1x1-depth-first-sequence-4-{others}.json.gz"
+    more = [{"schedule": "gpipe", "pp": 2, "microbatches": 4}, grid]
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=more)))
+    assert [cell.timeline for cell in study.cells][1:] == names
+
+
 def test_cells_that_one_profile_prices_share_a_session(tmp_path):
     grid = {
         "schedule": ["gpipe", "1f1b"],
