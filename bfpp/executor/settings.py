@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION, Recomputation
+from bfpp.schedules.settings.recomputation import (
+    FULL_RECOMPUTATION,
+    NO_RECOMPUTATION,
+    Recomputation,
+)
 
 
 class BackendName(StrEnum):
@@ -139,6 +144,13 @@ class Optimization:
         if precision is not DType.FLOAT16 or self.loss_scaling:
             return self
         return replace(self, loss_scaling=LossScaling())
+
+
+def kept_by(policy: Recomputation) -> dict[str, Any]:
+    """The settings of a `Training` that recomputes by this policy."""
+    if policy == FULL_RECOMPUTATION:
+        return {"activations": Activations.RECOMPUTE, "recomputation": NO_RECOMPUTATION}
+    return {"activations": Activations.KEEP, "recomputation": policy}
 
 
 class Recurring:

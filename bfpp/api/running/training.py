@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from bfpp.api.running.jobs import checked_plan, job_of
 from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
-from bfpp.executor.settings import PRECISIONS, BackendName, DType, Optimization
+from bfpp.executor.settings import PRECISIONS, BackendName, DType, Optimization, kept_by
 from bfpp.launchers.own.model import require_layers, require_weights, transformer_source
 from bfpp.schedules import Degrees, InvalidConfiguration
+from bfpp.schedules.errors import chosen
 from bfpp.schedules.formats.python_file import module_name
+from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.hugging_face import is_config
 from bfpp.sim.models.model import Transformer, load_model
 
 if TYPE_CHECKING:
     from bfpp.executor.run.session import TrainingResult
+    from bfpp.executor.train.job import Job
 
 
 def train(
@@ -28,7 +31,7 @@ def train(
     *,
     steps: int,
     backend: str = "local",
-    precision: str = "fp32",
+    precision: str | None = None,
     weights: Path | str | None = None,
     memory_check: bool = True,
     on_step: Listener | None = None,
@@ -40,8 +43,9 @@ def train(
     `model` is a function of a Python file that takes a seed and returns a
     `bfpp.executor.model.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it. Or
     the sizes of a transformer, or a `config.json`, trained on the same text as by `bfpp run`.
-    `weights` to begin with and the `precision` are as `bfpp run` takes them; `settings` are fields
-    of `bfpp.executor.train.job.Job` (`optimization`, `saving`, `evaluation`, `compile`, ...).
+    `weights` to begin with and the `precision` are as `bfpp run` takes them; without it, it is the
+    experiment's, or fp32. What is recomputed, the experiment says, too. `settings` are fields of
+    `bfpp.executor.train.job.Job` (`optimization`, `saving`, `evaluation`, `compile`, ...).
     `on_step` is called with the event of each step (`bfpp.executor.events`), `on_message` with all.
 
     >>> import bfpp
@@ -62,30 +66,49 @@ def train(
     from bfpp.executor.processes import launch
     from bfpp.executor.run.session import train as in_each_process
 
-    _require_degrees(experiment.configuration.degrees)
-    dtype = DType(PRECISIONS.get(precision, precision))
+    _require_runnable(experiment.configuration.degrees, steps)
+    dtype = _precision(precision or experiment.precision or "fp32")
+    settings = _kept(experiment) | settings
     optimization = settings.pop("optimization", Optimization())
     job = job_of(
         experiment,
         _source(model, None if weights is None else Path(weights)),
         steps=steps,
-        backend=BackendName(backend),
+        backend=chosen(BackendName, "backend", backend),
         microbatch_size=experiment.configuration.microbatch_size,
         precision=dtype,
         optimization=optimization.for_precision(dtype),
         **settings,
     )
-    plan = checked_plan(job)
-    if memory_check:
-        require_memory(job, plan, memory_of_job(job, plan), start_of_job(job, plan))
+    _check(job, memory_check=memory_check)
     outcome = launch(in_each_process, job, job.processes, on_message=_listener(on_step, on_message))
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")
     return outcome
 
 
-def _require_degrees(degrees: Degrees) -> None:
-    """Raise `InvalidConfiguration` for degrees of parallelism that can be simulated only."""
+def _precision(name: str) -> DType:
+    """The precision of that name, in `bfpp run` or in full."""
+    return chosen(DType, "precision", PRECISIONS.get(name, name))
+
+
+def _kept(experiment: Experiment) -> dict[str, Any]:
+    """The settings by what the experiment recomputes, if it says so."""
+    policy = experiment.recompute
+    return {} if policy is None else kept_by(parse_recomputation(str(policy)))
+
+
+def _check(job: Job, *, memory_check: bool) -> None:
+    """Raise `InvalidConfiguration` for a job that cannot be run, or has too little memory."""
+    plan = checked_plan(job)
+    if memory_check:
+        require_memory(job, plan, memory_of_job(job, plan), start_of_job(job, plan))
+
+
+def _require_runnable(degrees: Degrees, steps: int) -> None:
+    """Raise `InvalidConfiguration` for degrees that can be simulated only, and for no steps."""
+    if not isinstance(steps, int) or steps < 1:
+        raise InvalidConfiguration("steps", f"{steps!r} is not a positive whole number")
     for name in ("cp", "ep"):
         if getattr(degrees, name) > 1:
             raise InvalidConfiguration(name, "can be simulated only; pp, dp and tp can be run")
@@ -114,10 +137,13 @@ def _source(model: Callable[[int], Any] | str | Transformer, weights: Path | Non
         require_weights(weights)
         return transformer_source(sizes, None, is_causal=True, file=file, weights=weights)
     if isinstance(model, str):
+        path, is_named, name = model.rpartition(":")
+        if not is_named:
+            raise InvalidConfiguration("model", f"{model} is neither FILE.py:FUNCTION nor .json")
         require_weights(weights, model)
-        path, _, name = model.rpartition(":")
         return FunctionSource(Path(path), name, weights)
-    assert callable(model)  # noqa: S101
+    if not callable(model):
+        raise InvalidConfiguration("model", f"{model!r} is no function that takes a seed")
     module = Path(inspect.getsourcefile(model) or "")
     if not (module.is_file() and model.__name__.isidentifier()):
         raise InvalidConfiguration(

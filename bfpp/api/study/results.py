@@ -128,10 +128,11 @@ class StudyResult:
     def groups(self) -> list[RankedCells]:
         """Groups of at least two measured cells."""
         groups: dict[str, RankedCells] = {}
+        names = {name for each in self.results for name in each.cell.others}
         for each in self.results:
-            others = each.cell.others
-            key = cell_key(each.cell.network, others)
-            groups.setdefault(key, RankedCells(each.cell.network, others, [])).results.append(each)
+            cell = each.cell
+            key = cell_key(cell.network, {name: cell.value(name) for name in names})
+            groups.setdefault(key, RankedCells(cell.network, cell.others, [])).results.append(each)
         return [group for group in groups.values() if len(group.results) > 1]
 
     @property

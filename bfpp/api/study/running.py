@@ -144,7 +144,7 @@ class _Conductor:
             parts = difference(predicted, measured).mean_rank
             timelines = self.folder / "timelines"
             timelines.mkdir(exist_ok=True)
-            save_timeline(measured, timelines / f"{self.profile.stem}-{number}.json.gz")
+            save_timeline(measured, timelines / cell.timeline)
         row = {
             "step_times": _rounded(message["seconds"]),
             "elapsed_times": _rounded(message["elapsed"]),
@@ -189,8 +189,5 @@ def _hosts(study: Study, session: Session, folder: Path) -> Iterator[Hosts]:
     if study.hosts.where is not HostKind.NAMESPACES:
         yield HERE
         return
-    count = study.hosts.count
-    if (session.pp * session.dp) % count:
-        raise InvalidInput(f"hosts: {session.pp * session.dp} processes do not fill {count} hosts")
-    with namespaces(count, bits, folder) as hosts:
+    with namespaces(study.hosts.count, bits, folder) as hosts:
         yield hosts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,11 +110,24 @@ class StudyCell:
         """The schedule, with its own parameters."""
         return schedule_of(self.values, self.experiment)
 
+    def value(self, name: str) -> Any:
+        """A value by its name, also if the file does not say it."""
+        if name == BACKEND:
+            return self.backend
+        return self.values.get(name, getattr(self.experiment, name))
+
     @property
     def others(self) -> dict[str, Any]:
         """The values that are not the schedule's own."""
         own = (SCHEDULE, *self.experiment.rule.parameters)
         return {name: value for name, value in self.values.items() if name not in own}
+
+    @property
+    def timeline(self) -> str:
+        """The name of its timeline's file: by its values, since other cells may be added."""
+        others = (f"{name}={value}" for name, value in sorted(self.others.items()))
+        words = "-".join((self.session.name, self.schedule, *others))
+        return re.sub(r"[^\w.=]+", "-", words) + ".json.gz"
 
     @property
     def session(self) -> Session:

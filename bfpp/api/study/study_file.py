@@ -26,6 +26,7 @@ from bfpp.api.study.study import (
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import require_trust
+from bfpp.schedules.layout.cut import cut_layers
 from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.experiment.side_by_side import side_by_side
@@ -63,11 +64,13 @@ def read_study(path: str, *, trust: bool = False) -> Study:
     hosts = read_hosts(path, table.get("hosts", {}))
     networks = _networks(path, table.get("networks"), hosts)
     grids = [_grid(path, each, trust=trust) for each in table["experiment"]]
+    model = _model(path, table.get("model", {}))
     cells: list[StudyCell] = []
     refused: list[tuple[Table, str]] = []
     for values in _combinations(path, grids):
         try:
             experiment = cell_experiment(values)
+            cut_layers(model.layers, experiment.configuration.layout.units)
         except InvalidConfiguration as error:
             refused.append((values, str(error)))
         else:
@@ -80,7 +83,7 @@ def read_study(path: str, *, trust: bool = False) -> Study:
         table.get("title", Path(path).stem),
         tuple(_distinct(cells)),
         tuple(refused),
-        _model(path, table.get("model", {})),
+        model,
         _mocked(path, table.get("compute")),
         hosts,
         networks,
@@ -119,7 +122,9 @@ def _listed(where: str, value: object) -> list[Any]:
     if isinstance(value, dict):
         given = require_keys(FIELD, where, value, dict.fromkeys(RANGE, int))
         first, last, by = (given[key] for key in RANGE)
-        return [*range(first, last + 1, by)] or [first]
+        if last < first:
+            raise InvalidConfiguration(FIELD, f"{where}: to must be at least {first}")
+        return [*range(first, last + 1, by)]
     values = value if isinstance(value, list) else [value]
     if not values:
         raise InvalidConfiguration(FIELD, f"{where} must hold at least one value")

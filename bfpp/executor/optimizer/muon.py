@@ -22,7 +22,8 @@ one, to save what replicas compute twice, which is a matrix or two each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,11 +65,26 @@ def make_muon(options: Optimization, groups: Sequence[dict[str, Any]]) -> torch.
     """
     own = {name: value for name, value in options.arguments if not name.startswith(OTHERS)}
     own = {"adjust_lr_fn": "match_rms_adamw", **own}
-    if isinstance(steps := own.get("ns_steps"), float):
+    if isinstance(steps := own.get("ns_steps"), float) and steps.is_integer():
         own["ns_steps"] = int(steps)
+    with _as_torch_says(), uncompiled():
+        return torch.optim.Muon(groups, lr=options.learning_rate, **own)  # type: ignore[arg-type]
+
+
+def require_muon(options: Optimization) -> None:
+    """Raise `InvalidConfiguration` for arguments with which torch's own updates no matrix."""
+    matrix = nn.Parameter(torch.ones(2, 3))
+    matrix.grad = torch.ones_like(matrix)
+    muon = make_muon(options, [{"params": [matrix]}])
+    with _as_torch_says(), uncompiled():
+        muon.step()
+
+
+@contextmanager
+def _as_torch_says() -> Iterator[None]:
+    """Refuse arguments of Muon that torch refuses, with its reason."""
     try:
-        with uncompiled():
-            return torch.optim.Muon(groups, lr=options.learning_rate, **own)  # type: ignore[arg-type]
+        yield
     except (TypeError, ValueError) as error:
         raise InvalidConfiguration("optimizer", f"muon: {error}") from error
 
@@ -87,7 +103,7 @@ class Rule:
 
     @classmethod
     def of(cls, options: Optimization) -> Rule:
-        """Those that are given, and torch's defaults; raises `InvalidConfiguration` for others."""
+        """Those that are given, and torch's defaults."""
         matrix = nn.Parameter(torch.zeros(1, 1))
         known = make_muon(options, [{"params": [matrix]}]).defaults
         return cls(**{name: known[name] for name in cls.__dataclass_fields__})

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.devices.uncompiled import uncompiled
-from bfpp.executor.optimizer.muon import Rule, of_others
+from bfpp.executor.optimizer.muon import of_others, require_muon
 from bfpp.executor.settings import LearningRates, Optimization
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import MARK, named_in
@@ -41,6 +41,9 @@ PLACES = {"cpu", "cuda"}
 
 HOW = ("fused", "foreach", "differentiable")
 """Arguments that say how such an optimizer updates: if one of them is given, it decides."""
+
+SAID = {"lr": "--learning-rate", "weight_decay": "--weight-decay"}
+"""Arguments of optimizers that options of their own say."""
 
 Group = dict[str, Any]
 
@@ -98,8 +101,9 @@ def require_elementwise(options: Optimization) -> None:
 
     Two parameters are updated for some steps, and all their elements in one.
     """
+    _require_own_arguments(options)
     if options.is_muon:
-        Rule.of(options)
+        require_muon(options)
     chance = torch.Generator().manual_seed(0)
     values = [torch.randn(shape, generator=chance).double() for shape in ((4, 6), (5,))]
     gradients = [[torch.randn_like(each) for each in values] for _ in range(3)]
@@ -117,6 +121,14 @@ def require_elementwise(options: Optimization) -> None:
             "optimizer",
             f"{options.optimizer} is not element-wise, as sharded flat buffers require",
         )
+
+
+def _require_own_arguments(options: Optimization) -> None:
+    """Refuse arguments that options of their own say, of all of an optimizer's parameters."""
+    given = {name for each in (options, of_others(options)) for name, _ in each.arguments}
+    for name, option in SAID.items():
+        if name in given:
+            raise InvalidConfiguration("optimizer", f"{name} is for {option} to say")
 
 
 def _join(values: Sequence[Tensor]) -> Tensor:

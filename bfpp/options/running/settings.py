@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from bfpp.executor.settings import (
-    Activations,
     BackendName,
     DType,
     EmbeddingStage,
@@ -17,11 +16,11 @@ from bfpp.executor.settings import (
     LossScaling,
     Optimization,
     Saving,
+    kept_by,
 )
 from bfpp.options import shared
 from bfpp.options.running.training import LAST
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import of_group
 from bfpp.sim.experiment.values.option import UNEVEN
@@ -79,7 +78,6 @@ def device_settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings by the options of model and devices, which `bfpp calibrate` has too."""
     if options.device != "cpu" and options.backend != BackendName.LOCAL:
         raise InvalidConfiguration("device", "only valid with --backend local; cuda uses all GPUs")
-    is_full = options.recompute == FULL_RECOMPUTATION
     return {
         "backend": BackendName(options.backend),
         "device": options.device,
@@ -88,8 +86,7 @@ def device_settings(options: argparse.Namespace) -> dict[str, Any]:
         "reduce_precision": options.reduce_precision and DType(options.reduce_precision),
         "keeps_float32": options.keep_fp32,
         "loader_threads": options.loader_threads or 0,
-        "activations": Activations.RECOMPUTE if is_full else Activations.KEEP,
-        "recomputation": NO_RECOMPUTATION if is_full else options.recompute,
+        **kept_by(options.recompute),
         "ends": EmbeddingStage(options.ends),
     }
 

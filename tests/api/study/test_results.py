@@ -69,3 +69,16 @@ def test_a_schedule_with_parameters_of_its_own_is_another_schedule(tmp_path):
     )
     (group,) = result.groups
     assert (group.record["best"], len(group.results)) == ("depth-first, sequence 4", 2)
+
+
+def test_what_one_grid_says_and_another_leaves_out_is_one_group(tmp_path):
+    common = {"pp": 2, "loops": 2, "microbatches": 4}
+    said = {"pp_overlap": True, "backend": "cpu"}
+    grids = [
+        {"schedule": ["1f1b", "breadth-first"], **common, **said},
+        {"schedule": "depth-first", **common, "sequence": 4},
+    ]
+    file = written(tmp_path / "grid.toml", experiment=grids)
+    journal = measured(file, tmp_path, {0: [2.0], 1: [1.0], 2: [1.5]})
+    (group,) = results_of(read_study(str(file)), journal).groups
+    assert len(group.results) == 3

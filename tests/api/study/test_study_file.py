@@ -65,6 +65,17 @@ def test_the_same_order_by_two_runtimes_is_two_cells(tmp_path):
     assert len(cells) == 2
 
 
+def test_timelines_keep_their_names_when_cells_are_added(tmp_path):
+    grid = {"schedule": ["depth-first"], "pp": 2, "loops": 2, "microbatches": 4, "sequence": [2, 4]}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    names = [cell.timeline for cell in study.cells]
+    others = "loops=2-microbatches=4-pp=2"
+    assert names[1] == f"as-it-is-2x1x1-depth-first-sequence-4-{others}.json.gz"
+    more = [{"schedule": "gpipe", "pp": 2, "microbatches": 4}, grid]
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=more)))
+    assert [cell.timeline for cell in study.cells][1:] == names
+
+
 def test_cells_that_one_profile_prices_share_a_session(tmp_path):
     grid = {
         "schedule": ["gpipe", "1f1b"],
@@ -93,6 +104,14 @@ def test_combinations_that_cannot_be_are_named_and_those_that_are_the_same_are_o
     assert "3 in sequences of 2 leave 1 for the last" in reason
 
 
+def test_more_stages_than_layers_are_a_combination_that_cannot_be(tmp_path):
+    grid = {"schedule": "breadth-first", "pp": 2, "loops": [1, 2, 4], "microbatches": 4}
+    study = read_study(str(written(tmp_path / "grid.toml", experiment=grid)))
+    assert [cell.values["loops"] for cell in study.cells] == [1, 2]
+    ((_, reason),) = study.refused
+    assert "4 layers cannot be divided over 8 stages" in reason
+
+
 def test_the_halves_of_a_backward_pass_take_as_long_as_the_whole(tmp_path):
     study = read_study(str(written(tmp_path / "grid.toml")))
     assert study.mocked == {
@@ -117,6 +136,10 @@ FAULTS = [
     ({"experiment": [{"schedule": "gpipe"}, {"pp": 2}]}, "the key 'schedule' is missing"),
     ({"experiment": {"schedule": "gpipe", "backend": "cuda"}}, "backend: 'cuda' is not one of cpu"),
     ({"experiment": {"schedule": []}}, "experiment: schedule must hold at least one value"),
+    (
+        {"experiment": {"schedule": "gpipe", "pp": {"from": 4, "to": 2, "by": 2}}},
+        "to must be at least 4",
+    ),
     ({"experiment": {"schedule": "fifo"}}, "no cell can be run; the first: .*fifo"),
     ({"experiment": {"schedule": "1f1b", "loop": 2}}, "no cell can be run; the first: loop"),
     ({"experiment": {"schedule": "1f1b", "pp": [*range(1, 10_002)]}}, "at most 10,000"),
@@ -125,6 +148,7 @@ FAULTS = [
     ({"compute": {"forward": 1.0, "backward": -1}}, "compute: backward must be positive"),
     ({"hosts": {"where": "moon"}}, "hosts: where: .*moon"),
     ({"hosts": {"where": "namespaces"}}, "hosts: the key 'count' is missing"),
+    ({"hosts": {"where": "namespaces", "count": 3}}, "2 processes do not fill 3 namespaces"),
     ({"hosts": {"count": 3}}, "hosts: unknown key 'count'"),
     ({"hosts": {"where": "ssh", "names": ["a", 3]}}, "hosts: names must be a list of words"),
     ({"hosts": {"where": "ssh", "names": ["a"]}}, "hosts: 1 x 1 processes, and its cells need 2"),

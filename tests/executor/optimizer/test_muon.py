@@ -102,7 +102,13 @@ def test_arguments_are_of_muon_or_of_the_adamw_of_all_others() -> None:
     assert given.rate(1.0, (8, 2)) == 2.0
     assert given.rate(1.0, (2, 8)) == 1.0
     assert rule.rate(1.0, (2, 9)) == pytest.approx(0.6)
-    for wrong in (("size", 3.0), ("adamw_size", 3.0), ("momentum", -1.0)):
+    of_torch = (
+        ("size", 3.0),
+        ("adamw_size", 3.0),
+        ("momentum", -1.0),
+        ("ns_coefficients", (1.0, 2.0)),
+    )
+    for wrong in (*of_torch, ("ns_steps", 2.5), ("ns_steps", 100.0)):
         with pytest.raises(InvalidConfiguration, match="optimizer"):
             require_elementwise(replace(MUON, arguments=(wrong,)))
 

@@ -143,6 +143,14 @@ def test_what_is_not_element_wise_is_refused(name: str) -> None:
         require_elementwise(Optimization(1.0, optimizer=name))
 
 
+@pytest.mark.parametrize("argument", ["lr", "weight_decay", "adamw_weight_decay"])
+def test_what_options_of_their_own_say_is_no_argument(argument: str) -> None:
+    name = "muon" if argument.startswith("adamw_") else "adamw"
+    options = Optimization(optimizer=name, arguments=((argument, 0.3),))
+    with pytest.raises(InvalidConfiguration, match="is for --"):
+        require_elementwise(options)
+
+
 # Learning rates
 
 

@@ -33,8 +33,6 @@ BURST, LONGEST_QUEUE = 16 * 1024, "1s"
 THIS_MACHINE = 254
 """The last part of this machine's address on the bridge; hosts have theirs from 1 on."""
 
-MOST = 64
-
 
 @contextmanager
 def namespaces(count: int, bits: float | None, folder: Path) -> Iterator[Hosts]:

@@ -63,7 +63,10 @@ class StudyHosts:
         return self.where is HostKind.TORCHRUN or self.where in JOBS
 
     def require(self, processes: int, where: str) -> None:
-        """Raise `InvalidConfiguration` if a job starts another number of processes."""
+        """Raise `InvalidConfiguration` unless so many processes fill the hosts."""
+        if self.where is HostKind.NAMESPACES and processes % self.count:
+            reason = f"{processes} processes do not fill {self.count} namespaces"
+            raise InvalidConfiguration(FIELD, f"{where}: {reason}")
         started = self.count * self.processes
         if self.where in JOBS and started != processes:
             reason = f"{self.count} x {self.processes} processes, and its cells need {processes}"
