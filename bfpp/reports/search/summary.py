@@ -204,7 +204,7 @@ def _tie(rival: Rival) -> str:
     """Remark that predictions cannot tell which of the two is faster, if so."""
     if not rival.distance.ties:
         return ""
-    return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
+    return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.1%}"
 
 
 def next_commands(answer: Answer) -> list[str]:
