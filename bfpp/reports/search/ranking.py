@@ -27,6 +27,7 @@ from bfpp.sim.search.ranking import (
     safer_than,
     without_duplicates,
 )
+from bfpp.traces.timeline.units import GIGABYTE
 
 ALL = "all"
 """The number of best configurations of a search that leaves out only what cannot fit."""
@@ -93,6 +94,7 @@ def _answer(
     alike = of_first_case(once)
     return Answer(
         choice,
+        problem.cluster.device.usable_memory / GIGABYTE,
         experiment,
         safer_than(choice.winner, alike),
         faster_than(choice.winner, alike),
