@@ -26,7 +26,7 @@ from bfpp.options.named_experiments import holds_experiment, named, require_same
 from bfpp.reports.prediction_notes import print_cautions
 from bfpp.reports.tables import print_idle, print_shares
 from bfpp.schedules import InvalidConfiguration, InvalidInput, Schedule
-from bfpp.sim.costs.parameters import changed, parse_change
+from bfpp.sim.costs.parameters import what_if
 from bfpp.sim.engines.cost_model import CostModel
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.side_by_side import side_by_side
@@ -161,7 +161,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
         raise InvalidConfiguration("what_if", "is of a timeline; --against compares experiments")
     compared = []
     for text in options.set:
-        costs = changed(experiment.costs, parse_change(text))
+        costs = what_if(experiment.costs, text)
         compared.append((text, experiment, costs))
     for text in options.against:
         words = _with_options(options, text)
@@ -190,7 +190,7 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
 
     cases: Cases = {}
     for text in options.set:
-        costs = changed(saved.costs, parse_change(text))
+        costs = what_if(saved.costs, text)
         cases[text] = replayed(saved.costs), replayed(costs)
     for text in options.what_if:
         rule, parts = _rule(options.parser, text)

@@ -20,6 +20,9 @@ BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""
 
 _CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL)
+_MEMBER = re.compile(r"<[\w.]+: ('[^']*')>")
+"""A choice that is a member of an enumeration, as argparse shows it."""
+
 _OPTION = re.compile(r"--?[^\W\d]")
 
 
@@ -116,6 +119,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Name the option and the reason on standard error, and exit with 2."""
+        message = _MEMBER.sub(r"\1", message)
         if choices := _CHOICES.search(message):
             message += did_you_mean(choices[1], re.findall(r"[^\s',]+", choices[2]))
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)}\n")

@@ -562,6 +562,7 @@ def test_input_without_end_is_refused(bfpp, monkeypatch):
 # What cannot be
 
 
+ON_GPUS = "--model llama3-8b --cluster dgx-h100"
 ERRORS = {
     "eat": "bfpp: argument COMMAND: invalid choice: 'eat'",
     "simulate": "the following arguments are required: SCHEDULE",
@@ -596,6 +597,10 @@ ERRORS = {
     "simulate gpipe --transfer inf": "argument --transfer: .* not 'inf'",
     "simulate gpipe --transfer 1e308": "argument --transfer: .* at least 0 .*1e.30.*not '1e308'",
     "simulate gpipe --sharding some": "argument --sharding: invalid choice: 'some'",
+    "simulate gpipe --p2p queues": "argument --p2p: .* .choose from '?channels'?, '?fifo'?,",
+    "simulate gpipe --p2p fif": "argument --p2p: .*posted'?.; did you mean 'fifo'?",
+    f"simulate gpipe {ON_GPUS} --recompute full,mlp": "--recompute: .full. stands in no list",
+    f"simulate gpipe {ON_GPUS} --recompute mlp,3": "--recompute: .3. stands in no list with",
     "simulate gpipe --engine diesel": "argument --engine: invalid choice",
     "simulate gpipe --loops 2": "--loops: gpipe is not looped",
     "simulate breadth-first --stages-per-rank 2": "--units-per-stage: breadth-first is looped",

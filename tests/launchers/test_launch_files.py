@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.megatron.command import PARTS
 from bfpp.launchers.megatron.flag_kinds import FLAGS
 from bfpp.launchers.torchtitan import settings
+from bfpp.schedules import InvalidConfiguration
 from tests.helpers.hand import GOLDEN, require_golden
 
 CASES = {
@@ -119,6 +121,27 @@ def test_a_group_of_no_devices_is_refused(tmp_path, monkeypatch, bfpp):
     )
     code, out, err = bfpp("simulate job.toml")
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "sequence"),
+    [(4, None), (5, 5), (7, 7), (8, None), (10, 5), (3, "3 micro-batches cannot fill 4 ranks"),
+     (9, "2 rounds do not divide 9 micro-batches")],
+)  # fmt: skip
+def test_rounds_of_pytorch_are_sequences(tmp_path, microbatches, sequence):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        f"[training]\nlocal_batch_size = {microbatches}\nseq_len = 8192\n"
+        "[parallelism]\npipeline_parallel_degree = 4\n"
+        'pipeline_parallel_schedule = "Interleaved1F1B"\n'
+    )
+    if isinstance(sequence, str):
+        with pytest.raises(InvalidConfiguration, match=rf"job.toml: .*_schedule: {sequence}"):
+            read_launch_file(str(job))
+        return
+    read = read_launch_file(str(job)).experiment
+    assert (read.microbatches, read.rule.parameters["sequence"]) == (microbatches, sequence)
 
 
 def test_a_recipe_with_strange_keys_and_long_names_is_no_fault(tmp_path, monkeypatch, bfpp):

@@ -20,6 +20,12 @@ LONGEST = 200_000
 
 END, OPEN, CLOSE = "\n", "(", ")"
 
+CONTINUED = "\\\n"
+"""The end of a line that goes on in the next."""
+
+UNKNOWN_PARTS, ALL_PARTS = "$`", "\\'\"$`"
+"""First letters of parts of a word whose spaces divide nothing: that only a run tells, or any."""
+
 OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&", "<&", ";", "&",
              "|", ">", "<", OPEN, CLOSE)  # fmt: skip
 
@@ -48,17 +54,18 @@ class UnclosedQuote(InvalidInput):
 
 def tokens(text: str) -> Iterator[Token]:
     """The words and operators of a script, without comments."""
-    text = text.replace("\\\n", "  ")
     at, line, awaited = 0, 1, list[str]()
     while at < len(text):
         letter = text[at]
         if letter == "\n":
-            at, documents = at + 1, list[str]()
+            ended, at, documents = at, at + 1, list[str]()
             while awaited:
                 begins, at = at, _after_document(text, at, awaited.pop(0))
                 documents.append(text[begins:at].rpartition("\n")[0])
             yield Token(END, line, False, tuple(documents))
-            line += 1
+            line += text.count("\n", ended, at)
+        elif text.startswith(CONTINUED, at):
+            at, line = at + len(CONTINUED), line + 1
         elif letter in " \t\r":
             at += 1
         elif letter == "#":
@@ -71,9 +78,10 @@ def tokens(text: str) -> Iterator[Token]:
                 awaited.append(text[at:end].strip().strip("'\"\\"))
                 at = end
         else:
+            begins = at
             token, at = _word(text, at, line)
-            line += token.text.count("\n") + sum(each.count("\n") for each in token.elements or ())
             yield token
+            line += text.count("\n", begins, at)
 
 
 def _word(text: str, at: int, line: int) -> tuple[Token, int]:
@@ -96,6 +104,8 @@ def _elements(text: str, at: int) -> tuple[tuple[str, ...], int]:
             return tuple(words), at + 1
         if text[at].isspace():
             at += 1
+        elif text.startswith(CONTINUED, at):
+            at += len(CONTINUED)
         elif text[at] == "#":
             at = _end_of_line(text, at)
         else:
@@ -211,7 +221,7 @@ def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -
     at = 0
     while at < len(text):
         letter, end = text[at], _after_part(text, at) if text[at] in "\\$`" else at + 1
-        if letter == "\\":
+        if letter == "\\" and text[at:end] != CONTINUED:
             kept = quoted and text[at + 1 : end] not in ("$", '"', "\\", "`")
             fields.add(text[at:end] if kept else text[at + 1 : end])
         elif letter == "'" and not quoted:
@@ -225,7 +235,7 @@ def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -
             _expand(text[at + 1 : end - 1], variables, fields, quoted=True)
         elif letter == "$":
             end = _expand_variable(text, at, end, variables, fields, quoted=quoted)
-        else:
+        elif letter != "\\":
             fields.add(text[at:end])
         at = end
 
@@ -253,7 +263,7 @@ def _expand_variable(
     elif isinstance(value, tuple):  # a default, whose fields are known
         fields.add_words([" ".join(value)] if quoted else value)
     elif not isinstance(value, str):
-        words = [part for each in value for part in ([each] if quoted else each.split())]
+        words = [part for each in value for part in ([each] if quoted else _raw_words(each))]
         fields.add_words(words)
     elif quoted:
         fields.add(value)
@@ -266,7 +276,7 @@ def _add_split(value: str, fields: _Fields) -> None:
     """Add a value whose spaces divide words."""
     if value[:1].isspace():
         fields.end()
-    fields.add_words(value.split())
+    fields.add_words([*_raw_words(value)])
     if value[-1:].isspace():
         fields.end()
 
@@ -283,11 +293,15 @@ def _braced(inside: str, variables: Variables) -> str | Sequence[str] | None:
     value = variables.get(name)
     if mark is None or value:
         return value
-    return tuple(field for word in _raw_words(default) for field in expand(word, variables))
+    words = _raw_words(default, ALL_PARTS)
+    return tuple(field for word in words for field in expand(word, variables))
 
 
-def _raw_words(text: str) -> Iterator[str]:
-    """The words of a text, divided at spaces that are not quoted."""
+def _raw_words(text: str, parts: str = UNKNOWN_PARTS) -> Iterator[str]:
+    """The words of a text, divided at spaces that are not in parts that begin with these letters.
+
+    In a value, quotes are letters like others.
+    """
     at = 0
     while at < len(text):
         if text[at].isspace():
@@ -295,7 +309,10 @@ def _raw_words(text: str) -> Iterator[str]:
             continue
         end = at
         while end < len(text) and not text[end].isspace():
-            end = _after_part(text, end)
+            try:
+                end = _after_part(text, end) if text[end] in parts else end + 1
+            except UnclosedQuote:
+                parts = ""  # a value's letters, whatever they are
         yield text[at:end]
         at = end
 

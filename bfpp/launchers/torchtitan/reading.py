@@ -25,7 +25,7 @@ from bfpp.launchers.arguments import (
 )
 from bfpp.launchers.torchtitan.flavors import model_named
 from bfpp.launchers.torchtitan.limits import ROTATIONS
-from bfpp.launchers.torchtitan.settings import FLOAT8, MX
+from bfpp.launchers.torchtitan.settings import FLOAT8, MX, rounds_of
 from bfpp.schedules import Per, Sharding, find_schedule
 from bfpp.schedules.families.registry import canonical_name
 from bfpp.schedules.layout.cut import stages_of
@@ -126,10 +126,12 @@ def values_of(given: Arguments, gpus: int | None) -> Values:
     """Values of the experiment."""
     model = model_named(given)
     values = _degrees(given, gpus)
+    batch, stages = _batch(given, model, values), _stages(given, model, values["pp"])
     return {
         **values,
-        **_batch(given, model, values),
-        **_stages(given, model, values["pp"]),
+        **batch,
+        **stages,
+        **(_sequence(given, values["pp"]) if stages["schedule"] == "depth-first" else {}),
         **_sharding(given, values),
         "model": model,
         "implementation": IMPLEMENTATION,
@@ -247,6 +249,21 @@ def _stages(given: Arguments, model: Transformer, pp: int) -> Values:
     if looped and stages % pp:
         given.refuse("parallelism.pipeline_parallel_degree", f"{stages} stages on {pp} ranks")
     return {**values, "loops": stages // pp} if looped and not parts else values
+
+
+def _sequence(given: Arguments, pp: int) -> Values:
+    """The micro-batches of a round of PyTorch's interleaved schedule, unless one for each rank."""
+    size = given["parallelism.pipeline_parallel_microbatch_size"]
+    local = given["training.batch_size"] or given["training.local_batch_size"]
+    counts_tokens = given["training.num_tokens_per_microbatch_per_dp_rank"] is not None
+    microbatches = given["parallelism.num_pp_microbatches"] if counts_tokens else local // size
+    rounds = rounds_of(microbatches, pp)
+    name, sequence = "parallelism.pipeline_parallel_schedule", microbatches // rounds
+    if microbatches % rounds:
+        given.refuse(name, f"{rounds} rounds do not divide {microbatches} micro-batches")
+    if sequence < pp:
+        given.refuse(name, f"{microbatches} micro-batches cannot fill {pp} ranks")
+    return {} if sequence == pp else {"sequence": sequence}
 
 
 def _cut(parts: Words) -> str:

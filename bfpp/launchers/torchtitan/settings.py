@@ -131,11 +131,15 @@ def _pytorchs(launch: Launch) -> str | None:
     if name not in SCHEDULES or (schedule.looped and layout.loops == 1):
         return None
     if name == "depth-first":
-        rounds = max(layout.microbatches // layout.pp, 1)
         sequence = schedule.parameters["sequence"] or layout.pp
-        if sequence * rounds != layout.microbatches:
+        if sequence * rounds_of(layout.microbatches, layout.pp) != layout.microbatches:
             return None
     return SCHEDULES[name]
+
+
+def rounds_of(microbatches: int, pp: int) -> int:
+    """PyTorch's rounds of Interleaved1F1B, of as many micro-batches each: our sequences."""
+    return max(microbatches // pp, 1)
 
 
 def _checkpointing(launch: Launch) -> Settings:

@@ -19,7 +19,15 @@ from bfpp.sim.experiment.experiment import Experiment, experiment_of
 from bfpp.sim.search.decision import Decision, Rival, compared, surer_ties_first
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.ranking import faster_than, pareto, ranked, safer_than, without_duplicates
+from bfpp.sim.search.ranking import (
+    faster_than,
+    of_first_case,
+    pareto,
+    ranked,
+    safer_than,
+    without_duplicates,
+)
+from bfpp.traces.timeline.units import GIGABYTE
 
 ALL = "all"
 """The number of best configurations of a search that leaves out only what cannot fit."""
@@ -83,11 +91,13 @@ def _answer(
     workers: Workers,
 ) -> Answer:
     experiment = experiment_of_outcome(choice.winner, problem, options)
+    alike = of_first_case(once)
     return Answer(
         choice,
+        problem.cluster.device.usable_memory / GIGABYTE,
         experiment,
-        safer_than(choice.winner, once),
-        faster_than(choice.winner, once),
+        safer_than(choice.winner, alike),
+        faster_than(choice.winner, alike),
         workers.nearest.submit(gains_of, experiment).result(),
         launches_of(experiment),
     )

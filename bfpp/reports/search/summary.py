@@ -72,10 +72,11 @@ class Answer(NamedTuple):
     """Answer of a search: the decision for the best, and what lies near it.
 
     `safer` is the fastest that leaves more room, `faster` one that is faster at a higher risk of
-    running out of memory than the search takes.
+    running out of memory than the search takes. A job may reserve `usable_gb` of a device.
     """
 
     decision: Decision
+    usable_gb: float
     experiment: Experiment
     safer: Outcome | None
     faster: Outcome | None
@@ -129,28 +130,28 @@ def _winner(decision: Decision, costs: dict[str, float], jitter: Jitter) -> Iter
 
 def _room(answer: Answer) -> Iterator[str]:
     """Room that the best leaves; others, if it does not fit, or for more speed at a risk."""
-    best = answer.decision.winner
-    yield f"Memory: {_memory(best)}."
+    best, usable = answer.decision.winner, answer.usable_gb
+    yield f"Memory: {_memory(best, usable)}."
     if answer.safer:
-        yield f"If it runs out of memory: {_beside(answer.safer, best)}."
+        yield f"If it runs out of memory: {_beside(answer.safer, best, usable)}."
     if answer.faster:
-        yield f"At a higher risk: {_beside(answer.faster, best)}."
+        yield f"At a higher risk: {_beside(answer.faster, best, usable)}."
 
 
-def _memory(outcome: Outcome) -> str:
+def _memory(outcome: Outcome, usable_gb: float) -> str:
     sure = outcome.fits_probability
     fits = "is sure to fit" if sure > SURE else f"fits with a probability of {sure:.0%}"
     return (
-        f"{outcome.memory_reserved_gb:.1f} of {outcome.device_memory_gb:.0f} GiB reserved, up to "
+        f"{outcome.memory_reserved_gb:.1f} of {usable_gb:.0f} GiB reserved, up to "
         f"{outcome.memory_reserved_high_gb:.1f}; it {fits}"
     )
 
 
-def _beside(other: Outcome, best: Outcome) -> str:
+def _beside(other: Outcome, best: Outcome, usable_gb: float) -> str:
     """Another outcome, by its differences from the best, and what it needs."""
     share = best.samples_per_second / other.samples_per_second - 1
     slower = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'}"
-    return f"{_named(other)}, {_choices(other)}, which is {slower}: {_memory(other)}"
+    return f"{_named(other)}, {_choices(other)}, which is {slower}: {_memory(other, usable_gb)}"
 
 
 def _choices(outcome: Outcome) -> str:
@@ -204,7 +205,7 @@ def _tie(rival: Rival) -> str:
     """Remark that predictions cannot tell which of the two is faster, if so."""
     if not rival.distance.ties:
         return ""
-    return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
+    return f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.1%}"
 
 
 def next_commands(answer: Answer) -> list[str]:

@@ -162,7 +162,7 @@ def choices_of(outcome: Outcome) -> list[str]:
     """
     configuration, row = outcome.configuration, outcome.record
     sharding, default = configuration.communication.sharding, Communication()
-    cut = configuration.cut
+    cut = configuration.cut or ()
     named = [sharding.usual_name] if sharding is not Sharding.NONE else []
     named += [row["precision"]] if row["precision"] else []
     keeps = find_implementation(outcome.implementation).recompute == NO_RECOMPUTATION
@@ -170,7 +170,7 @@ def choices_of(outcome: Outcome) -> list[str]:
     named += [f"recompute {row['recompute']}"] if row["recompute"] not in usual else []
     named += [f"offload {row['offload']}"] if row["offload"] else []
     named += [OVERLAPS[row["tp_overlap"]]] if row["tp_overlap"] else []
-    named += [f"{min(cut)} to {max(cut)} layers"] if cut else []
+    named += [f"{min(cut)} to {max(cut)} layers"] if len(set(cut)) > 1 else []
     named += [
         f"{name.replace('_', ' ')} {row[name]}"
         for name in FULLY_SHARDED

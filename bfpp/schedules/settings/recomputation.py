@@ -107,6 +107,9 @@ def parse_recomputation(text: str) -> Recomputation:
     for module in modules:
         if module not in MODULES:
             known = (*POLICIES, *MODULES)
+            if module in POLICIES or module.isdigit():
+                reason = f"{module!r} stands in no list with others, as in {text!r}"
+                raise InvalidConfiguration(FIELD, reason)
             raise InvalidConfiguration(
                 FIELD,
                 f"{module!r} is not one of {', '.join(POLICIES)}, numbers of layers, or modules "

@@ -23,6 +23,9 @@ from bfpp.sim.presets.numbers import LARGEST, is_count, is_usable, real, whole
 
 STAGE = "stage."
 
+SHARE = "_efficiency"
+"""The end of the names of shares of what is possible, which are 1 at most."""
+
 LEFT_OUT = ("int | None", "float | None")
 """Types of fields that hold a number, or nothing where it follows from others."""
 
@@ -104,6 +107,17 @@ def changed(model: CostModel, change: Change) -> CostModel:
     if change.is_factor:
         value *= number_at(model, paths[0])
     result: CostModel = with_number(model, paths[0], value)
+    return result
+
+
+def what_if(model: CostModel, text: str) -> CostModel:
+    """The model with the change that a text asks for, which must be possible."""
+    change = parse_change(text)
+    result = changed(model, change)
+    if change.name.endswith(SHARE):
+        (value,) = (each for path, each in numbers(result) if _is_called(path, change.name))
+        if value is not None and value > 1:
+            raise InvalidConfiguration("set", f"{change.name} must be at most 1, not {value:g}")
     return result
 
 

@@ -37,6 +37,7 @@ from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.ranking import in_first_case, of_first_case
 from bfpp.sim.search.space import CostSetting, Numbered
 from bfpp.traces.explain.causes import Causes
 from bfpp.traces.explain.looks import Cause
@@ -188,7 +189,7 @@ def decision(
     """
     if not len(best_first):
         return None
-    winner, *others = contenders(best_first)
+    winner, *others = contenders(of_first_case(best_first))
     further = [each for each in shown if each not in (winner, *others)]
     results = all_of(
         [
@@ -240,15 +241,15 @@ SURENESS_DIGITS = 2
 def surer_ties_first(problem: Problem, best_first: Outcomes) -> Outcomes:
     """A ranking that begins with what fits most surely of all that tie with its first.
 
-    Ties are those by what constants leave of any two runs on one cluster. Where any risk is taken,
-    nothing goes before the fastest.
+    Ties are those by what constants leave of any two runs on one cluster, on as many devices and
+    with one batch. Where any risk is taken, nothing goes before the fastest.
     """
     if problem.objective not in BY_SPEED or problem.risk == 1 or not len(best_first):
         return best_first
     sure = best_first.fits_probability.round(SURENESS_DIGITS)
     margin = exp(QUANTILE * sqrt(2) * shipped_residuals().rival[ANY])
     tie = best_first.samples_per_second * margin > best_first.samples_per_second[0]
-    ties = np.flatnonzero(tie & (sure > sure[0]))
+    ties = np.flatnonzero(tie & in_first_case(best_first) & (sure > sure[0]))
     ahead = ties[np.argsort(-sure[ties], kind="stable")]
     others = np.setdiff1d(np.arange(len(best_first)), ahead)
     return best_first.take(np.concatenate([ahead, others]))

@@ -115,6 +115,20 @@ def best_of_cases(best_first: Outcomes) -> Outcomes:
     return best_first.take(np.array(first, dtype=np.int64))
 
 
+def in_first_case(best_first: Outcomes) -> npt.NDArray[np.bool_]:
+    """For each of a ranking, if it has as many devices and as large a batch as the first."""
+    space = best_first.space
+    same: npt.NDArray[np.bool_] = np.logical_and(
+        space.devices == space.devices[:1], space.batch == space.batch[:1]
+    )
+    return same
+
+
+def of_first_case(best_first: Outcomes) -> Outcomes:
+    """Those of a ranking with which its first is compared."""
+    return best_first.take(np.flatnonzero(in_first_case(best_first)))
+
+
 def foremost(
     known: Outcomes, top: int, objective: Objective = Objective.THROUGHPUT, risk: float = 1.0
 ) -> Outcomes:

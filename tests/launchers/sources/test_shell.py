@@ -42,6 +42,10 @@ SCRIPTS = {
     "in one word": 'A=(1 "2 3")\nshow "x ${A[*]}"',
     "appended": 'A=(1)\nA+=(2 "3 4")\nB=ab\nB+=cd\nshow "${A[@]}" $B',
     "continued": "show --a 1 \\\n  --b 2 \\\n  --c",
+    "comments that do not continue": (
+        "A=(--a 1 # --b 2 \\\n  --c 3)\n# A=4 \\\nB=5\nshow ${A[@]} $B \\\n  --d"
+    ),
+    "continued within": "A=\"--a \\\n --b 1\\\n2\"\nshow $A x\\\ny 'a\\\nb' \\\n  z\\\n  end",
     "arithmetic": "N=4\nM=$((N * 2 + 1))\nshow $M $((M / 2 - -1)) $(($N*(2+3)%7))",
     "conditions": (
         'K=fp8\nif [ "$K" = "fp8" ]; then\n  show one\nelif [ -n "$K" ]; then\n  show two\n'
@@ -106,6 +110,29 @@ def test_what_depends_on_a_run_is_left_out_and_listed() -> None:
     )
     assert script.commands == (Command(11, ("show", "$(nproc)", "$1", "`date`"), {}),)
     assert [text for _, text in script.left_out] == ["if [ -f x ]", "for i in 1 2", "go ( ) {"]
+
+
+def test_lines_are_those_of_the_file() -> None:
+    """Also after continued lines, arrays, quotes and here-documents of several lines."""
+    script = read_script(
+        "job.sh",
+        "A=(1 \\\n  2\n  3)\nB='x\ny'\ncat <<EOF\n1\n2\nEOF\ncat <<EOF\nEOF\n"
+        "show 1 \\\n  2\nif [ -f x ]; then\n  no\nfi\nshow 3\n",
+    )
+    shows = [each.line for each in script.commands if each.words[0] == "show"]
+    assert shows == [12, 17]
+    assert [line for line, _ in script.left_out] == [14]
+
+
+def test_what_only_a_run_tells_is_one_word() -> None:
+    text = (
+        "N=$(nvidia-smi --list-gpus | wc -l)\nM=`nproc --all`\nNAME=run_$(date -u)_$M\n"
+        "L=(${X:-$(cat a b)})\nshow $N $M $NAME ${L[@]} 'don`t'\nA='don`t be'\nshow $A\n"
+    )
+    first, second = read(text)
+    assert first[:2] == ["$(nvidia-smi --list-gpus | wc -l)", "`nproc --all`"]
+    assert first[2:] == ["run_$(date -u)_`nproc --all`", "$(cat a b)", "don`t"]
+    assert second == ["don`t", "be"]
 
 
 def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from bfpp.schedules import (
 )
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.costs.abstract import AbstractCosts
-from bfpp.sim.costs.parameters import changed, parse_change
+from bfpp.sim.costs.parameters import changed, parse_change, what_if
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.engines.compiled_engine import step_times, times
 from bfpp.sim.engines.cost_model import Costs
@@ -177,6 +177,8 @@ def test_changes_reach_what_they_name():
         (PHYSICAL, "forward", "is not NAME=VALUE or NAME=xFACTOR"),
         (PHYSICAL, "forward=fast", "is not NAME=VALUE or NAME=xFACTOR"),
         (PHYSICAL, "forward=1", "scale it: x0.9"),
+        (PHYSICAL, "device.matmul_efficiency=x2", "matmul_efficiency must be at most 1, not 1."),
+        (PHYSICAL, "inter_node.ring_efficiency=1.1", "ring_efficiency must be at most 1, not 1.1"),
         (PHYSICAL, "bandwidth=x2", "is ambiguous"),
         (PHYSICAL, "speed=x2", "is not a parameter; there are all_reduce, backward, "),
         (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),
@@ -185,4 +187,4 @@ def test_changes_reach_what_they_name():
 )
 def test_changes_that_cannot_be_are_refused(model, text, reason):
     with pytest.raises(InvalidConfiguration, match=reason):
-        changed(model, parse_change(text))
+        what_if(model, text)

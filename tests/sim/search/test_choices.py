@@ -16,7 +16,7 @@ from bfpp.sim.cluster.software_profiles import CURRENT, TORCHTITAN
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.memory.peak_memory import CONTEXT, RESERVED, fits_probability, safe_total
 from bfpp.sim.models.model import load_model
-from bfpp.sim.search.decision import surer_ties_first
+from bfpp.sim.search.decision import decision, surer_ties_first
 from bfpp.sim.search.defaults import (
     context_sizes,
     replica_groups,
@@ -26,6 +26,7 @@ from bfpp.sim.search.defaults import (
     usual_schedules,
 )
 from bfpp.sim.search.enumeration import configurations
+from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcomes
 from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.pruning import Request, evaluate_best, most_promising_first
@@ -220,3 +221,25 @@ def test_what_is_safer_and_what_is_faster(tight):
     assert faster.samples_per_second > slow.samples_per_second
     assert faster.fits_probability < slow.fits_probability
     assert faster_than(winner, Outcomes.of([winner])) is None
+
+
+def test_the_best_is_compared_with_what_has_as_many_devices_and_the_batch(tight):
+    """By cost, what is fast on more devices is neither a tie nor a rival of the best."""
+    asked = replace(tight[0], gpus=(4, 16), batches=(16, 32), objective=Objective.COST)
+    ranking = ranked(evaluate_best(asked, configurations(asked)).outcomes, asked.objective)
+    devices = ranking.space.devices
+    unsure = next(
+        each for each in ranking.take(np.flatnonzero(devices == 4)) if each.fits_probability < 0.99
+    )
+    sure = [
+        each
+        for each in ranking.take(np.flatnonzero(devices == 16))
+        if each.fits_probability > 0.995
+    ]
+    assert sure
+    assert surer_ties_first(asked, Outcomes.of([unsure, *sure]))[0] == unsure
+    chosen = decision(asked, ranking, ranking[:3], lambda calls: [call() for call in calls])
+    assert chosen.rivals
+    compared = [chosen.winner, *(rival.outcome for rival in chosen.rivals)]
+    sizes = {(each.configuration.degrees.devices, each.configuration.batch) for each in compared}
+    assert len(sizes) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -279,7 +280,7 @@ def test_rules_that_configurations_break_are_counted(bfpp, search, monkeypatch):
     assert search("--schedule 1f1b")["invalid"] == {}
 
 
-def test_memory_may_be_limited(search):
+def test_memory_may_be_limited(bfpp, search):
     every = search("--fix pp=2")["configurations"]
     limit = round(sorted(row["memory_reserved_gb"] for row in every)[len(every) // 2], 3) + 0.001
     found = search(f"--fix pp=2 --max-memory {limit}GB")["configurations"]
@@ -288,6 +289,15 @@ def test_memory_may_be_limited(search):
     ]
     assert 0 < len(found) < len(every)
     assert {row["device_memory_gb"] for row in found} == {32}
+    said = bfpp(f"{COMMAND} --fix pp=2 --max-memory {limit}GB")[1]
+    assert f"of {limit:.0f} GiB reserved, up to" in said
+    assert "of 32 GiB" not in said
+
+
+def test_stages_of_one_size_are_not_called_uneven(bfpp):
+    said = bfpp(f"{COMMAND} --fix pp=2,8 --cut even")[1]
+    assert "Best: " in said
+    assert not re.search(r"\b(\d+) to \1 layers", said)
 
 
 def test_what_is_missing_counts_from_the_limit_or_from_the_device(bfpp, monkeypatch):
