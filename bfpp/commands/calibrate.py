@@ -16,7 +16,7 @@ from bfpp.options.running.run import (
     add_process_arguments,
     limits_of,
 )
-from bfpp.options.running.settings import device_settings
+from bfpp.options.running.settings import device_settings, with_file_values
 from bfpp.options.running.trained_model import source_of
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import PASSES
@@ -59,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     from bfpp.executor.model.sources import ties
 
     experiment = Experiment("breadth-first", pp=options.pp, microbatches=1, dp=options.dp or 1)
-    job = job_of(experiment, source_of(options), steps=1, **device_settings(options))
+    job = job_of(
+        experiment, source_of(options), steps=1, **device_settings(with_file_values(options))
+    )
     if ties(job.model):
         raise InvalidConfiguration(
             "model",

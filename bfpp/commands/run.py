@@ -31,6 +31,7 @@ from bfpp.options.running.settings import (
     require_consistent,
     training_settings,
     uneven_experiment,
+    with_file_values,
 )
 from bfpp.options.running.trained_model import source_of
 from bfpp.options.running.training import add_training_arguments
@@ -135,6 +136,7 @@ def job_of_options(options: argparse.Namespace) -> Job:
     Raises `InvalidConfiguration` for options that contradict each other, or cannot be run.
     """
     require_consistent(options)
+    options = with_file_values(options)
     experiment = uneven_experiment(options) or shared.pipeline(options)
     configuration = experiment.configuration
     if options.sleep and configuration.communication.offload:

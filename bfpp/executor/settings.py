@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bfpp.schedules.errors import chosen
 from bfpp.schedules.settings.recomputation import (
     FULL_RECOMPUTATION,
     NO_RECOMPUTATION,
@@ -144,6 +145,11 @@ class Optimization:
         if precision is not DType.FLOAT16 or self.loss_scaling:
             return self
         return replace(self, loss_scaling=LossScaling())
+
+
+def dtype_named(name: str) -> DType:
+    """The precision of a run that has that name, in short or in full."""
+    return chosen(DType, "precision", PRECISIONS.get(name, name))
 
 
 def kept_by(policy: Recomputation) -> dict[str, Any]:

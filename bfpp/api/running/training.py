@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bfpp.api.running.jobs import checked_plan, job_of
 from bfpp.api.running.run_memory import memory_of_job, require_memory, start_of_job
 from bfpp.executor.events import Listener, Message
-from bfpp.executor.settings import PRECISIONS, BackendName, DType, Optimization, kept_by
+from bfpp.executor.settings import BackendName, Optimization, dtype_named, kept_by
 from bfpp.launchers.own.model import require_layers, require_weights, transformer_source
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.errors import chosen
@@ -67,7 +67,7 @@ def train(
     from bfpp.executor.run.session import train as in_each_process
 
     _require_runnable(experiment.configuration.degrees, steps)
-    dtype = _precision(precision or experiment.precision or "fp32")
+    dtype = dtype_named(precision or experiment.precision or "fp32")
     settings = _kept(experiment) | settings
     optimization = settings.pop("optimization", Optimization())
     job = job_of(
@@ -85,11 +85,6 @@ def train(
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")
     return outcome
-
-
-def _precision(name: str) -> DType:
-    """The precision of that name, in `bfpp run` or in full."""
-    return chosen(DType, "precision", PRECISIONS.get(name, name))
 
 
 def _kept(experiment: Experiment) -> dict[str, Any]:

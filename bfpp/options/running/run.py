@@ -19,7 +19,6 @@ from bfpp.executor.settings import (
 from bfpp.launchers.own.model import SIZES
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.settings.recomputation import (
-    FULL_RECOMPUTATION,
     Recomputation,
     parse_recomputation,
 )
@@ -118,9 +117,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--microbatch-size",
         type=whole_number,
-        default=4,
         metavar="N",
-        help="samples in a micro-batch (default: 4)",
+        help="samples in a micro-batch (default: the experiment file's, or 4)",
     )
 
 
@@ -164,11 +162,10 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--recompute",
         "--activations",
         type=_recomputation,
-        default=FULL_RECOMPUTATION,
         metavar="none|full|selective|N|MODULE,...",
         help="activation checkpointing: recompute each stage from its input (full), nothing "
-        "(none), N layers of each stage, or modules: core_attn (selective), mlp (default: full; "
-        "keep and recompute are aliases of none and full)",
+        "(none), N layers of each stage, or modules: core_attn (selective), mlp (default: the "
+        "experiment file's, or full; keep and recompute are aliases of none and full)",
     )
 
 
@@ -178,9 +175,10 @@ def _add_precision(group: argparse._ArgumentGroup) -> None:
         group,
         "--precision",
         kind=DType,
-        default=DType.FLOAT32,
+        default=None,
         purpose="precision of weights, activations and gradients; gradients are accumulated, and "
-        "weights updated, in at least fp32; fp16 uses loss scaling (--loss-scale)",
+        "weights updated, in at least fp32; fp16 uses loss scaling (--loss-scale) (default: the "
+        "experiment file's, or fp32)",
         words=PRECISIONS,
     )
     group.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,14 @@ from bfpp.executor.settings import (
     LossScaling,
     Optimization,
     Saving,
+    dtype_named,
     kept_by,
 )
 from bfpp.options import shared
+from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.options.running.training import LAST
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import of_group
 from bfpp.sim.experiment.values.option import UNEVEN
@@ -51,6 +55,32 @@ def require_consistent(options: argparse.Namespace) -> None:
         if options.sleep and getattr(options, name):
             option = name.replace("_", "-")
             raise InvalidConfiguration("sleep", f"--{option} has no meaning with mocked compute")
+
+
+USUAL: dict[str, Any] = {
+    "microbatch_size": 4,
+    "precision": DType.FLOAT32,
+    "recompute": FULL_RECOMPUTATION,
+}
+"""The values of a run that neither its options nor an experiment's file say."""
+
+
+def with_file_values(options: argparse.Namespace) -> argparse.Namespace:
+    """The options, with the values of the experiment's file, or usual ones, for what is not given.
+
+    Raises `InvalidConfiguration` for those of a file that can be simulated only.
+    """
+    missing = {name: value for name, value in USUAL.items() if getattr(options, name) is None}
+    schedule = getattr(options, "schedule", None)
+    if schedule is not None and holds_experiment(schedule):
+        known = named(schedule, trust=options.trust)
+        said: dict[str, Callable[[], Any]] = {
+            "microbatch_size": lambda: known.configuration.microbatch_size,
+            "precision": lambda: known.precision and dtype_named(known.precision),
+            "recompute": lambda: known.recompute and parse_recomputation(str(known.recompute)),
+        }
+        missing |= {name: value for name in missing if (value := said[name]()) is not None}
+    return argparse.Namespace(**vars(options) | missing)
 
 
 def uneven_experiment(options: argparse.Namespace) -> Experiment | None:
