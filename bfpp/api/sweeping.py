@@ -12,7 +12,9 @@ from bfpp.api.searching import evaluated, values_of
 from bfpp.api.workers import Workers
 from bfpp.launchers.limits import ANY, find_target
 from bfpp.schedules import InvalidConfiguration, Schedule
+from bfpp.schedules.errors import did_you_mean
 from bfpp.schedules.graph.notebook import table
+from bfpp.schedules.settings.sharding import CHOICES
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.cluster.software_profiles import implementation_on
 from bfpp.sim.engines.engines import DEFAULT
@@ -24,7 +26,7 @@ from bfpp.sim.search.decision import surer_ties_first
 from bfpp.sim.search.defaults import USUAL_RISK, usual_ranges, usual_schedules
 from bfpp.sim.search.enumeration import configurations
 from bfpp.sim.search.outcomes import Outcome, Outcomes
-from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.problem import DIMENSIONS, RANGES, Problem
 from bfpp.sim.search.pruning import Request, evaluate_best, most_promising_first
 from bfpp.sim.search.ranking import ranked
 
@@ -164,7 +166,7 @@ def search(
     risk: float = USUAL_RISK,
     top: int | None = 15,
     workers: int = 1,
-    **ranges: Sequence[Any],
+    **ranges: Any,
 ) -> ResultRows:
     """The best ways to train a model on some GPUs, highest throughput first.
 
@@ -176,7 +178,8 @@ def search(
     with None, all that fit. Other values to search are `ranges`, as `bfpp search` takes them:
     `cp=(1, 2)`, `ep`, `precision`, `recompute`, `tp_overlap`, `cut`, `dp_replicate`, and choices of
     full sharding: `gather_per=("run", "step")`, `reduce_per`, `run_length`, `weight_buffers`,
-    `prefetch`. With more than one of `workers`, they are processes, and a script needs
+    `prefetch`. Of what is always searched, `tp=(1, 2)`, `pp`, `loops`, `sharding`, ... keep to some
+    values. With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
 
     >>> from dataclasses import replace
@@ -190,8 +193,9 @@ def search(
     target = find_target(framework)
     software = implementation_on(cluster, implementation or target.implementation)
     limits = target.limits_with(software)
-    values = usual_ranges(model, software) | (target.ranges if limits else {}) | ranges
-    searched: dict[str, Any] = {name: tuple(each) for name, each in values.items()}
+    asked, only = _asked(ranges)
+    ranged = usual_ranges(model, software) | (target.ranges if limits else {}) | asked
+    searched: dict[str, Any] = {name: tuple(each) for name, each in ranged.items()}
     problem = Problem(
         model,
         cluster,
@@ -201,9 +205,27 @@ def search(
         software,
         limits=limits,
         risk=risk,
+        only=tuple(only.items()),
         **searched,
     )
     return _best_first(problem, top, workers)
+
+
+def _asked(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """Values of a search, one or several of a name: those to search, and those to keep to."""
+    known = (*RANGES, *DIMENSIONS)
+    asked: dict[str, Any] = {}
+    only: dict[str, tuple[Any, ...]] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidConfiguration(name, f"is not searched{did_you_mean(name, known)}")
+        several = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        if name in RANGES:
+            asked[name] = tuple(several)
+        else:
+            kind = CHOICES.get(name, int)
+            only[name] = tuple(kind(values_read({name: each}, {})[name]) for each in several)
+    return asked, only
 
 
 def _best_first(problem: Problem, top: int | None, workers: int) -> ResultRows:

@@ -17,7 +17,7 @@ from bfpp.options import shared
 from bfpp.options.experiment_file import experiment_text
 from bfpp.options.launch_notes import launch_of, launch_record, report_left_out
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.search import RANGES, add_problem_arguments, problem_of
+from bfpp.options.search import add_problem_arguments, problem_of
 from bfpp.options.search_file import (
     add_search_file,
     search_text,
@@ -37,7 +37,7 @@ from bfpp.schedules import InvalidInput
 from bfpp.sim.search.defaults import USUAL_RISK
 from bfpp.sim.search.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.search.outcomes import Outcomes
-from bfpp.sim.search.problem import Problem
+from bfpp.sim.search.problem import RANGES, Problem
 from bfpp.sim.search.pruning import TOO_LARGE
 from bfpp.sim.search.ranking import (
     best_of_cases,

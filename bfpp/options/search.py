@@ -35,7 +35,7 @@ from bfpp.sim.search.defaults import (
     usual_ranges,
     usual_schedules,
 )
-from bfpp.sim.search.problem import AS_NEEDED, DIMENSIONS, EQUAL, Problem
+from bfpp.sim.search.problem import AS_NEEDED, DIMENSIONS, EQUAL, RANGES, Problem
 from bfpp.sim.search.workers import EXECUTORS, LOCAL
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.number_types import gigabytes, whole_number
@@ -69,9 +69,6 @@ OF_IMPLEMENTATION = {
     "tp_overlap": ("tensor-parallel communication that GEMMs hide", "chunked"),
 }
 """Values that the implementation decides where nothing else does, and what is searched."""
-
-RANGES = (*SIZES, *OF_IMPLEMENTATION, "cut", "offload", *FULLY_SHARDED)
-"""Values that are searched on request only."""
 
 WITH_COMMAS = ("recompute", "cut", "offload_modules")
 """Values that have commas of their own."""

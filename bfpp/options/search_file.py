@@ -23,7 +23,6 @@ from bfpp.options.search import (
     OF_IMPLEMENTATION,
     OF_MODEL,
     PER_CONFIGURATION,
-    RANGES,
     SCHEDULE,
     UNLIMITED,
     WITH_OPTIONS,
@@ -46,7 +45,7 @@ from bfpp.sim.search.defaults import (
     usual_schedules,
 )
 from bfpp.sim.search.objectives import Jitter
-from bfpp.sim.search.problem import DIMENSIONS, EQUAL, Problem
+from bfpp.sim.search.problem import DIMENSIONS, EQUAL, RANGES, Problem
 from bfpp.terminal.parser import Parser
 
 FIELD, SUFFIX = "file", ".toml"

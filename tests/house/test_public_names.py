@@ -176,6 +176,27 @@ def test_a_search_refuses_what_is_no_number(gpus, batch, more, name):
         bfpp.search("bert-6.6b", "dgx1-v100", gpus, batch, **more)
 
 
+def test_a_search_keeps_to_the_values_that_it_is_given():
+    small = replace(bfpp.load_model("bert-6.6b"), layers=4)
+    rows = bfpp.search(small, "dgx1-v100", 8, 16, tp=2, pp=(1, 2), sharding="zero3", top=None)
+    found = {(row.experiment.tp, row.experiment.pp, str(row.experiment.sharding)) for row in rows}
+    assert found == {(2, 1, "full"), (2, 2, "full")}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"tpp": 2}, "tpp: is not searched; did you mean 'tp'"),
+        ({"fixed": ()}, "fixed: is not searched"),
+        ({"tp": [0]}, "tp: must be a whole number of at least 1, not 0"),
+        ({"sharding": "ful"}, "sharding: 'ful' is not one of .* did you mean 'full'"),
+    ],
+)
+def test_a_search_refuses_what_it_does_not_know(more, reason):
+    with pytest.raises(bfpp.InvalidConfiguration, match=reason):
+        bfpp.search("bert-6.6b", "dgx1-v100", 8, 16, **more)
+
+
 @pytest.mark.torch
 def test_a_model_of_ones_own_is_trained_from_python():
     path = ROOT / "benchmarks" / "helpers" / "faulty_models.py"

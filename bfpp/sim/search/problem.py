@@ -230,6 +230,13 @@ DIMENSIONS = (
 """Dimensions of every search, by the names of an experiment's values."""
 
 
+RANGES = (
+    "cp", "ep", "dp_replicate", "precision", "recompute", "tp_overlap", "cut", "offload",
+    *FULLY_SHARDED,
+)  # fmt: skip
+"""Values that are searched on request only: fields of a problem."""
+
+
 def replicas(degrees: Degrees) -> int:
     """Number of devices that keep the same parameters."""
     return degrees.dp * degrees.cp
