@@ -85,6 +85,7 @@ STEP = Experiment(
 )
 ANSWER = Answer(
     DECISION,
+    80.0,
     STEP,
     RIVAL,
     None,
