@@ -15,7 +15,6 @@ from bfpp.launchers.own.model import require_layers, require_weights, transforme
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.errors import chosen
 from bfpp.schedules.formats.python_file import module_name
-from bfpp.schedules.settings.recomputation import parse_recomputation
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.hugging_face import is_config
 from bfpp.sim.models.model import Transformer, load_model
@@ -89,8 +88,8 @@ def train(
 
 def _kept(experiment: Experiment) -> dict[str, Any]:
     """The settings by what the experiment recomputes, if it says so."""
-    policy = experiment.recompute
-    return {} if policy is None else kept_by(parse_recomputation(str(policy)))
+    policy = experiment.recomputation
+    return {} if policy is None else kept_by(policy)
 
 
 def _check(job: Job, *, memory_check: bool) -> None:

@@ -24,7 +24,7 @@ from bfpp.options import shared
 from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.options.running.training import LAST
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION, parse_recomputation
+from bfpp.schedules.settings.recomputation import FULL_RECOMPUTATION
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import of_group
 from bfpp.sim.experiment.values.option import UNEVEN
@@ -77,7 +77,7 @@ def with_file_values(options: argparse.Namespace) -> argparse.Namespace:
         said: dict[str, Callable[[], Any]] = {
             "microbatch_size": lambda: known.configuration.microbatch_size,
             "precision": lambda: known.precision and dtype_named(known.precision),
-            "recompute": lambda: known.recompute and parse_recomputation(str(known.recompute)),
+            "recompute": lambda: known.recomputation,
         }
         missing |= {name: value for name in missing if (value := said[name]()) is not None}
     return argparse.Namespace(**vars(options) | missing)

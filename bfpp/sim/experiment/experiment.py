@@ -138,7 +138,7 @@ class Experiment(ParsedValues):
             units,
             self.communication,
             self._precision,
-            self._recomputation,
+            self.recomputation,
             self._cut,
             self._tp_overlap,
         )
@@ -293,7 +293,7 @@ class Experiment(ParsedValues):
             degrees=self._degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
-            recompute=self._recomputation,
+            recompute=self.recomputation,
             attention=self._attention,
             sequence_parallel=self.sequence_parallel,
             precision=self._precision,

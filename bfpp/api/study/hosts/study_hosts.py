@@ -63,7 +63,7 @@ class StudyHosts:
         return self.where is HostKind.TORCHRUN or self.where in JOBS
 
     def require(self, processes: int, where: str) -> None:
-        """Raise `InvalidConfiguration` unless so many processes fill the hosts."""
+        """Raise `InvalidConfiguration` if the hosts cannot start this many processes."""
         if self.where is HostKind.NAMESPACES and processes % self.count:
             reason = f"{processes} processes do not fill {self.count} namespaces"
             raise InvalidConfiguration(FIELD, f"{where}: {reason}")

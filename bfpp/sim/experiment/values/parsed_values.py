@@ -130,7 +130,8 @@ class ParsedValues(Values):
         return [each for each in reasons if each is not None]
 
     @property
-    def _recomputation(self) -> Recomputation | None:
+    def recomputation(self) -> Recomputation | None:
+        """The activation checkpointing that is asked for, if any is."""
         return _parsed(parse_recomputation, self.recompute)
 
     @property
