@@ -20,11 +20,10 @@ from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.numbers import MOST_PASSES
-from bfpp.sim.search.bounds import bounds_of
+from bfpp.sim.search.bounds import Bounds, distinct
 from bfpp.sim.search.decision import Decision, decision
 from bfpp.sim.search.defaults import divisors
 from bfpp.sim.search.enumeration import configurations
-from bfpp.sim.search.evaluation import evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
 from bfpp.sim.search.problem import EQUAL, Problem
@@ -32,6 +31,7 @@ from bfpp.sim.search.pruning import (
     TOO_LARGE,
     Request,
     SearchResult,
+    bounds_in,
     by_promise,
     evaluate_all,
     evaluate_best,
@@ -50,6 +50,10 @@ A job of SLURM is a process of its own, which waits in a queue.
 
 MOST_PIECES = 64
 """Pieces of a search, at most: what a piece shares, another works out again."""
+
+
+BOUNDS_AT_ONCE = 2_000
+"""Configurations whose bounds one piece of work finds: in some tenths of a second."""
 
 
 def chosen_configurations(problem: Problem) -> Space:
@@ -148,13 +152,15 @@ def search(
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
     has_results = every or bool(met)
-    if not has_results and nothing_can_fit(problem, chosen):
+    expect(problem, missing, workers)
+    bounds = None if every else all_bounds(problem, missing, workers)
+    if bounds is not None and not has_results and nothing_can_fit(problem, bounds):
         nearest = Outcomes.of([nearest_of(problem, chosen)])
         yield SearchResult(nearest, Counter({TOO_LARGE: len(chosen) - 1}))
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for part in evaluated(problem, missing, workers, top, met, every=every):
+        for part in evaluated(problem, missing, workers, bounds, top, met):
             bar.advance(job, len(part.outcomes) + part.excluded.total())
             has_results = has_results or bool(part.outcomes)
             yield part
@@ -163,26 +169,38 @@ def search(
         yield SearchResult(nearest, Counter({TOO_LARGE: -1}))
 
 
+def expect(problem: Problem, chosen: Space, workers: Workers) -> None:
+    """Tell workers how much it is to predict some configurations."""
+    draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
+    workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
+
+
+def all_bounds(problem: Problem, chosen: Space, workers: Workers) -> Bounds:
+    """Bounds of all configurations, in pieces of which each prices passes that no other does."""
+    some, places = distinct(chosen)
+    begins = range(0, len(some), BOUNDS_AT_ONCE)
+    pieces = [some[begin : begin + BOUNDS_AT_ONCE].compact() for begin in begins]
+    work = [workers.nearest.submit(bounds_in, problem, piece) for piece in pieces]
+    return Bounds.joined([each.result() for each in work]).take(places)
+
+
 def evaluated(
     problem: Problem,
     chosen: Space,
     workers: Workers,
+    bounds: Bounds | None,
     top: int | None = None,
     met: Outcomes | None = None,
-    *,
-    every: bool = False,
 ) -> Iterator[SearchResult]:
-    """The outcomes of some configurations as workers finish them: of those that fit, or `every`.
+    """The outcomes of some configurations as workers finish them: of those that fit.
 
     Or of those that may be among the `top` best, or on the front, beside those `met` before.
+    Without `bounds`, of all.
     """
-    draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
-    workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
-    if every:
+    if bounds is None:
         pieces = parts(chosen.take(_by_stages(chosen)), workers.where)
         work = [workers.submit(evaluate_all, problem, each) for each in pieces]
     else:
-        bounds = bounds_of(evaluation_of(problem), chosen)
         order = by_promise(chosen, bounds) if top else _by_stages(chosen)
         pieces, bounds = parts(chosen.take(order), workers.where), bounds.take(order)
         request = _request(problem, top, met) if top else None

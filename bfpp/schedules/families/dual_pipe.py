@@ -30,7 +30,9 @@ forward pass need not wait for what the backward pass needs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import NamedTuple
 
 from bfpp.schedules.errors import InvalidConfiguration
 from bfpp.schedules.layout.layout import Layout
@@ -44,60 +46,66 @@ from bfpp.schedules.orders.steps import (
     backward_input,
     backward_weight,
     forward,
-    fused,
+    in_turn,
 )
 
 
-class _Side:
-    """A stage of a rank, and the micro-batches that come through it one after the other."""
+class _Side(NamedTuple):
+    """A stage of a rank, and what is left of its passes: each takes the next micro-batch."""
 
-    def __init__(self, stage: int, microbatches: Sequence[int]) -> None:
-        self._stage = stage
-        self._forwards, self._backwards = iter(microbatches), iter(microbatches)
+    forward: Iterator[Step]
+    forward_in_block: Iterator[Step]
+    backward: Iterator[Step]
+    halves: Iterator[tuple[Step, Step]]
 
-    def forward(self) -> Step:
-        return forward(self._stage, next(self._forwards))
+    @classmethod
+    def of(cls, stage: int, microbatches: Iterable[int]) -> _Side:
+        """The side of a stage through which these micro-batches come, one after the other."""
+        forwards, backwards, stages = iter(microbatches), iter(microbatches), repeat(stage)
+        return cls(
+            map(forward, stages, forwards),
+            map(_forward_in_block, stages, forwards),
+            map(backward, stages, backwards),
+            map(_halves, stages, backwards),
+        )
 
-    def backward(self) -> Step:
-        return backward(self._stage, next(self._backwards))
 
-    def halves(self) -> tuple[Step, Step]:
-        microbatch = next(self._backwards)
-        return backward_input(self._stage, microbatch), backward_weight(self._stage, microbatch)
+def _forward_in_block(stage: int, microbatch: int) -> Step:
+    """A forward pass that is one block with the step after it."""
+    return (0, stage, microbatch, True)
+
+
+def _halves(stage: int, microbatch: int) -> tuple[Step, Step]:
+    return backward_input(stage, microbatch), backward_weight(stage, microbatch)
 
 
 def _both_sides(near: _Side, far: _Side, outer: int, inner: int, each: int) -> Iterator[Step]:
     """The order of a rank that is `outer` ranks from the end, for `each` micro-batches a side."""
     between = inner - outer
+    meetings = each - 2 * between - outer - 1
     weights: deque[Step] = deque()
 
     def split(side: _Side) -> Step:
-        of_input, of_weight = side.halves()
+        of_input, of_weight = next(side.halves)
         weights.append(of_weight)
         return of_input
 
-    for _ in range(2 * between):
-        yield near.forward()
-    for _ in range(outer + 1):
-        yield near.forward()
-        yield far.forward()
+    yield from in_turn(2 * between, near.forward)
+    yield from in_turn(outer + 1, near.forward, far.forward)
     for _ in range(between):
         yield split(far)
         yield weights.popleft()
-        yield far.forward()
-    for turn in range(each - 2 * between - outer - 1):
-        if turn or between:
-            yield from fused(near.forward(), far.backward())
-        else:
-            yield near.forward()
-            yield far.backward()
-        yield from fused(far.forward(), near.backward())
-    for _ in range(between):
-        yield far.backward()
-        yield from fused(far.forward(), near.backward())
+        yield next(far.forward)
+    if not between:
+        meetings -= 1
+        yield from in_turn(1, near.forward, far.backward, far.forward_in_block, near.backward)
+    yield from in_turn(
+        meetings, near.forward_in_block, far.backward, far.forward_in_block, near.backward
+    )
+    yield from in_turn(between, far.backward, far.forward_in_block, near.backward)
     for turn in range(2 * (outer + 1)):
         side = near if turn % 2 else far
-        yield split(side) if turn > outer else side.backward()
+        yield split(side) if turn > outer else next(side.backward)
     for _ in range(between):
         yield weights.popleft()
         yield split(near)
@@ -117,8 +125,8 @@ class DualPipe(InBothDirections, WithBlocks):
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """A rank of either half is as far from its own end."""
         each = layout.microbatches // 2
-        down = _Side(rank, range(each))
-        up = _Side(layout.pp - 1 - rank, range(each, layout.microbatches))
+        down = _Side.of(rank, range(each))
+        up = _Side.of(layout.pp - 1 - rank, range(each, layout.microbatches))
         inner, outer = layout.pp // 2 - 1, min(rank, layout.pp - 1 - rank)
         sides = (down, up) if rank == outer else (up, down)
         return _both_sides(*sides, outer, inner, each)
@@ -145,7 +153,9 @@ class DualPipeV(OnVee, WithBlocks):
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """The first half of the model is the near side."""
-        near, far = (_Side(stage, range(layout.microbatches)) for stage in layout.stages_of(rank))
+        near, far = (
+            _Side.of(stage, range(layout.microbatches)) for stage in layout.stages_of(rank)
+        )
         return _both_sides(near, far, rank, layout.pp - 1, layout.microbatches)
 
     def validate(self, layout: Layout) -> None:

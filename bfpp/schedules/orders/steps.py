@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from itertools import chain, islice, starmap, zip_longest
+from itertools import chain, islice, product, repeat, starmap, zip_longest
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import numpy as np
@@ -102,10 +102,11 @@ def in_sequences(
 ) -> Iterator[Step]:
     """Micro-batches in sequences, by default one, each of them through all of the stages."""
     sequence = microbatches if sequence is None else sequence
-    for first in range(0, microbatches, sequence):
-        for stage in stages:
-            for microbatch in range(first, min(first + sequence, microbatches)):
-                yield step(stage, microbatch)
+    begins = range(0, microbatches, sequence)
+    each = (range(begin, min(begin + sequence, microbatches)) for begin in begins)
+    return chain.from_iterable(
+        map(step, repeat(stage), some) for some, stage in product(each, stages)
+    )
 
 
 def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:

@@ -12,15 +12,20 @@ sheets' (a peak, a memory's size): what a device makes of them is an efficiency,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from math import sqrt
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
-from bfpp.sim.cluster.provenance import origin_of
+from bfpp.sim.cluster.provenance import Provenance, origin_of
+from bfpp.sim.cluster.software_profiles import Implementation
 from bfpp.sim.costs.parameters import numbers
-from bfpp.sim.presets.files import PRESETS, leaves, read_toml
+from bfpp.sim.presets.files import PRESETS, fitted_uncertainty, leaves, read_toml
 
 USUAL = "usual"
 """The deviations of a cluster that says nothing else."""
@@ -41,6 +46,11 @@ UNITS = {
 """Units by the names of constants, or how these end; all others are shares and factors."""
 
 SHARE = "share"
+
+KEPT = 64
+"""Pairs of a cluster and a software profile whose constants are kept."""
+
+Matrix = npt.NDArray[np.float64]
 
 Path = tuple[str, ...]
 """The names of the fields that lead to a number in the costs."""
@@ -111,3 +121,92 @@ def deviations() -> dict[str, dict[Path, float]]:
     """Deviations by the path of the constant, the usual ones and those of clusters."""
     table = read_toml("constants", PRESETS / "deviations.toml")
     return {name: dict(leaves(part)) for name, part in table.items()}
+
+
+class DoubtedConstant(NamedTuple):
+    """A number in a part of the costs, the part's name first in its path, and its deviation."""
+
+    path: Path
+    value: float
+    deviation: float
+
+
+class Doubts(NamedTuple):
+    """Constants that deviate, and the combinations in which they do so independently."""
+
+    constants: Sequence[DoubtedConstant]
+    combinations: Matrix
+
+
+def doubted_constants(
+    cluster: Cluster, implementation: Implementation, *, fitted: bool = True
+) -> Doubts:
+    """The constants of these parts of costs; not `fitted`: as if none had been on this cluster."""
+    return _doubts(cluster, cluster.origins, implementation, fitted)
+
+
+@lru_cache(KEPT)
+def _doubts(
+    cluster: Cluster, origins: tuple[Provenance, ...], implementation: Implementation, fitted: bool
+) -> Doubts:
+    """By origins, too: they do not tell clusters apart, and say how sure their constants are."""
+    del origins
+    together = _fitted_together(cluster, implementation) if fitted else {}
+    parts = {CLUSTER: cluster, "implementation": implementation}
+    constants = [
+        DoubtedConstant(path, value, spread)
+        for name, part in parts.items()
+        for inner, value in numbers(part)
+        if value and (spread := deviation_of(cluster, path := (name, *inner), together, own=fitted))
+    ]
+    paths = [each.path if each.path in together else () for each in constants]
+    return Doubts(constants, _combinations(cluster, implementation, paths))
+
+
+def _places(cluster: Cluster, implementation: Implementation) -> dict[Path, int]:
+    """Which of the constants that were fitted together is where in these parts of costs."""
+    named = {
+        ("clusters", cluster.name): "cluster",
+        ("implementations", implementation.name): "implementation",
+    }
+    return {
+        (part, *inner): number
+        for number, targets in enumerate(fitted_uncertainty()["constants"])
+        for kind, name, *inner in (target.split(".") for target in targets)
+        if (part := named.get((kind, name)))
+    }
+
+
+def _fitted_together(cluster: Cluster, implementation: Implementation) -> dict[Path, float]:
+    """The standard errors of the constants that were fitted together, by where they are."""
+    covariance, places = fitted_uncertainty()["covariance"], _places(cluster, implementation)
+    return {path: sqrt(covariance[at][at]) for path, at in places.items()}
+
+
+def _combinations(
+    cluster: Cluster, implementation: Implementation, paths: Sequence[Path]
+) -> Matrix:
+    """Independent combinations of constants that get worse together, those fitted by their places.
+
+    The square root of their correlations: of two in which a share is larger where a time is
+    longer, one is better where the other is worse.
+    """
+    places = _places(cluster, implementation)
+    covariance = np.array(fitted_uncertainty()["covariance"])
+    correlations = np.eye(len(paths))
+    chosen = [number for number, path in enumerate(paths) if path]
+    if chosen:
+        at = [places[paths[number]] for number in chosen]
+        sign = np.array([1 if grows(paths[number]) else -1 for number in chosen])
+        deviation = np.sqrt(covariance.diagonal())[at] * sign
+        correlations[np.ix_(chosen, chosen)] = covariance[np.ix_(at, at)] / np.outer(
+            deviation, deviation
+        )
+    values, vectors = np.linalg.eigh(correlations)
+    root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
+
+
+def grows(path: Path) -> bool:
+    """True if a larger constant is worse: a time, and not a share."""
+    return not any(name.endswith(("efficiency", "efficiencies", "bandwidth")) for name in path)

@@ -21,30 +21,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import exp, hypot, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bfpp.schedules import Communication, Degrees, Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.settings.precision import Format
+from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.placement import DevicePlacement
 from bfpp.sim.cluster.provenance import origin_of
-from bfpp.sim.costs.parameters import numbers, with_number
+from bfpp.sim.cluster.software_profiles import Implementation
+from bfpp.sim.costs.parameters import with_number
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.experiment.deviations import Path, deviation_of
+from bfpp.sim.engines.caching import once
+from bfpp.sim.experiment.deviations import (
+    DoubtedConstant,
+    Path,
+    doubted_constants,
+    grows,
+)
 from bfpp.sim.experiment.residuals import Residuals, residuals_of, rival_residual
-from bfpp.sim.presets.files import fitted_uncertainty
 from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.traces.timeline.timeline import Timeline
 from bfpp.traces.timeline.units import GIGABYTE
 
-Matrix = npt.NDArray[np.float64]
-
 FASTER, SLOWER = ENDS = -QUANTILE, QUANTILE
 """The ends of an 80 % interval, in standard deviations of each constant for the worse."""
+
+WORSE = 256
+"""Changed clusters and software profiles that are kept: of a few, all."""
 
 NEARLY_FULL = 0.9
 """Share of a device's memory from which on allocators are known to stall."""
@@ -227,22 +235,15 @@ class _Changes(NamedTuple):
 def _changes(
     step: PredictedStep, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
 ) -> _Changes:
-    together = _fitted_together(physical) if fitted else {}
-    constants = [
-        (path, value, spread)
-        for path, value in numbers(physical)
-        if value and (spread := deviation_of(physical.cluster, path, together, own=fitted))
-    ]
+    doubted = doubted_constants(physical.cluster, physical.implementation, fitted=fitted)
     changes = [
-        log(step.seconds_by(_worse(physical, path, value, deviations * spread)))
-        if _matters(path, step, physical)
+        log(step.seconds_by(_worse(physical, each, deviations)))
+        if _matters(each.path, step, physical)
         else log(step.seconds)
-        for path, value, spread in constants
+        for each in doubted.constants
     ]
-    paths = [path for path, _, _ in constants]
     alone: Seconds = np.array(changes) - log(step.seconds)
-    combined = alone @ _combinations(physical, [path if path in together else () for path in paths])
-    return _Changes(paths, alone, combined)
+    return _Changes([each.path for each in doubted.constants], alone, alone @ doubted.combinations)
 
 
 def _matters(path: Path, step: PredictedStep, physical: PhysicalCosts) -> bool:
@@ -274,57 +275,22 @@ def _not_crossed(physical: PhysicalCosts, degrees: Degrees) -> set[str]:
     return {level.name for level, inner in outer if inner >= degrees.devices}
 
 
-def _places(physical: PhysicalCosts) -> dict[Path, int]:
-    """Which of the constants that were fitted together is where in these costs."""
-    named = {
-        ("clusters", physical.cluster.name): "cluster",
-        ("implementations", physical.implementation.name): "implementation",
-    }
-    return {
-        (part, *inner): number
-        for number, targets in enumerate(fitted_uncertainty()["constants"])
-        for kind, name, *inner in (target.split(".") for target in targets)
-        if (part := named.get((kind, name)))
-    }
+@once
+def _worse(physical: PhysicalCosts, constant: DoubtedConstant, deviations: float) -> PhysicalCosts:
+    """The costs with one constant worse by so many deviations: a time longer, a share smaller."""
+    part = constant.path[0]
+    worse = _worse_part(getattr(physical, part), constant, deviations)
+    return replace(physical, **{part: worse})
 
 
-def _fitted_together(physical: PhysicalCosts) -> dict[Path, float]:
-    """The standard errors of the constants that were fitted together, by where they are."""
-    covariance = fitted_uncertainty()["covariance"]
-    return {path: sqrt(covariance[at][at]) for path, at in _places(physical).items()}
-
-
-def _combinations(physical: PhysicalCosts, paths: Sequence[Path]) -> Matrix:
-    """Independent combinations of constants that get worse together, those fitted by their places.
-
-    The square root of their correlations: of two in which a share is larger where a time is
-    longer, one is better where the other is worse.
-    """
-    places, covariance = _places(physical), np.array(fitted_uncertainty()["covariance"])
-    correlations = np.eye(len(paths))
-    chosen = [number for number, path in enumerate(paths) if path]
-    if chosen:
-        at = [places[paths[number]] for number in chosen]
-        sign = np.array([1 if _grows(paths[number]) else -1 for number in chosen])
-        deviation = np.sqrt(covariance.diagonal())[at] * sign
-        correlations[np.ix_(chosen, chosen)] = covariance[np.ix_(at, at)] / np.outer(
-            deviation, deviation
-        )
-    values, vectors = np.linalg.eigh(correlations)
-    root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
-    return root
-
-
-def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) -> PhysicalCosts:
-    """The costs with one constant worse by `deviation`: a time longer, a share smaller."""
-    factor = exp(deviation if _grows(path) else -deviation)
-    worse: PhysicalCosts = with_number(physical, path, value * factor)
-    return worse
-
-
-def _grows(path: Path) -> bool:
-    """True if a larger constant is worse: a time, and not a share."""
-    return not any(name.endswith(("efficiency", "efficiencies", "bandwidth")) for name in path)
+@lru_cache(WORSE)
+def _worse_part(
+    part: Cluster | Implementation, constant: DoubtedConstant, deviations: float
+) -> Any:
+    """A part of costs with one constant worse: the same one for all costs that have the part."""
+    spread = deviations * constant.deviation
+    factor = exp(spread if grows(constant.path) else -spread)
+    return with_number(part, constant.path[1:], constant.value * factor)
 
 
 def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float) -> list[str]:

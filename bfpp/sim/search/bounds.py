@@ -11,7 +11,7 @@ Closer ones need the order of a pipeline, and then its graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from bfpp.schedules.lowering import count_exchanges
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
 from bfpp.sim.costs.physical_step import data_parallel_seconds
 from bfpp.sim.costs.units.seconds import UnitSeconds
-from bfpp.sim.engines.caching import latest, once_for_stages
+from bfpp.sim.engines.caching import once_for_stages
 from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation
@@ -43,44 +43,62 @@ class Bounds(NamedTuple):
         """Those of some configurations."""
         return Bounds(*(column[places] for column in self))
 
+    @classmethod
+    def joined(cls, parts: Iterable[Bounds]) -> Bounds:
+        """Those of several spaces, one after the other."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
-@latest
-def bounds_of(known: Evaluation, space: Space) -> Bounds:
-    """Bounds of all configurations, whatever the order of their passes.
 
-    The last ones are kept: a search asks whether anything can fit, and then where to begin.
+class Distinct(NamedTuple):
+    """Configurations with all bounds that a space has, and each one's place among them."""
+
+    space: Space
+    places: Offsets
+
+
+def distinct(space: Space) -> Distinct:
+    """Some configurations whose bounds are those of all; settings of equal passes stand together.
+
+    Their passes are priced once.
     """
     tables = space.tables
-    blocks = [_may_have_blocks(each.schedule) for each in tables.pipelines]
-    of_pipeline = Numbered[tuple[str, bool]]().numbers(
-        (layout.stages_on_ranks, in_blocks)
-        for layout, in_blocks in zip(tables.layouts, blocks, strict=True)
+    of_pipeline = Numbered[tuple[object, bool]]().numbers(
+        (layout.stages_on_ranks, _may_have_blocks(each.schedule))
+        for layout, each in zip(tables.layouts, tables.pipelines, strict=True)
     )
-    kinds = Numbered[tuple[Sharding, bool]]()
-    of_communication = kinds.numbers(
+    of_communication = Numbered[tuple[Sharding, bool]]().numbers(
         (each.sharding, each.offload > 0) for each in tables.communications
     )
-    # Settings whose passes take as long stand together: these are priced once.
     of_setting = ranks_of([setting.of_passes for setting in tables.settings])
     columns = (
         of_setting[space.setting],
         of_pipeline[space.pipeline],
         of_communication[space.communication],
     )
-    asked, place, again = np.unique(
-        np.stack(columns), axis=1, return_index=True, return_inverse=True
-    )
-    some = space.take(place)
+    _, first, places = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+    return Distinct(space.take(first), places.ravel())
+
+
+def bounds_of(known: Evaluation, space: Space) -> Bounds:
+    """Bounds of all configurations, whatever the order of their passes."""
+    some, places = distinct(space)
+    return bounds_one_by_one(known, some).take(places)
+
+
+def bounds_one_by_one(known: Evaluation, space: Space) -> Bounds:
+    """Bounds of configurations that share none."""
+    tables = space.tables
+    blocks = [_may_have_blocks(each.schedule) for each in tables.pipelines]
+    communications = map(tables.communications.__getitem__, space.communication.tolist())
     rows = [
-        _bound(known.physical(setting), layout, blocks[pipeline], *kinds.rows[kind])
-        for setting, layout, pipeline, kind in zip(
-            some.settings, some.layouts, some.pipeline.tolist(), asked[2].tolist(), strict=True
+        _bound(known.physical(setting), layout, blocks[pipeline], each.sharding, each.offload > 0)
+        for setting, layout, pipeline, each in zip(
+            space.settings, space.layouts, space.pipeline.tolist(), communications, strict=True
         )
     ]
     throughput, *parts = np.array(rows).reshape(-1, 1 + len(Memories._fields)).T
     least = Memories(*parts)
-    every = throughput, least.total_gb, least.reserved_gb
-    return Bounds(*(column[again.ravel()] for column in every))
+    return Bounds(throughput, least.total_gb, least.reserved_gb)
 
 
 def _may_have_blocks(schedule: Schedule) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
 from bfpp.sim.memory.peak_memory import safe_total
-from bfpp.sim.search.bounds import Bounds, bounds_of, closer_bounds
+from bfpp.sim.search.bounds import Bounds, bounds_of, bounds_one_by_one, closer_bounds
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -215,6 +215,11 @@ class _Pruned:
             self._excluded[reason] += left_out
 
 
+def bounds_in(problem: Problem, space: Space) -> Bounds:
+    """Bounds of configurations that share none, as a piece of work."""
+    return bounds_one_by_one(evaluation_of(problem), space)
+
+
 def most_promising_first(problem: Problem, chosen: Space) -> Space:
     """By the most throughput that configurations may have; those with one graph together."""
     return chosen.take(by_promise(chosen, bounds_of(evaluation_of(problem), chosen)))
@@ -231,17 +236,15 @@ def by_promise(chosen: Space, bounds: Bounds) -> Offsets:
     return np.concatenate(places)
 
 
-def nothing_can_fit(problem: Problem, chosen: Space) -> bool:
+def nothing_can_fit(problem: Problem, bounds: Bounds) -> bool:
     """True if each configuration needs more than a device has, however it is scheduled."""
-    reserved_gb = bounds_of(evaluation_of(problem), chosen).reserved_gb
-    return bool((reserved_gb > problem.cluster.device.usable_memory / GIGABYTE).all())
+    return bool((bounds.reserved_gb > problem.cluster.device.usable_memory / GIGABYTE).all())
 
 
 def nearest_of(problem: Problem, chosen: Space) -> Outcome:
     """The prediction of the configuration that needs least memory, which is known before it."""
-    known, smallest = evaluation_of(problem), inf
+    known, smallest, nearest = evaluation_of(problem), inf, 0
     least = bounds_of(known, chosen).memory_gb
-    nearest = 0
     for place in np.argsort(least, kind="stable").tolist():
         if least[place] > smallest:
             break

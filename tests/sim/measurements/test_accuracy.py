@@ -178,8 +178,9 @@ def test_constants_that_were_fitted_together_are_doubted_together(monkeypatch):
     assert np.linalg.eigvalsh(covariance).min() > 0
     assert len(places) == len(covariance)
     alone = {"constants": places, "covariance": np.diag(covariance.diagonal()).tolist()}
-    monkeypatch.setattr("bfpp.sim.experiment.uncertainty.fitted_uncertainty", lambda: alone)
-    assert together.slower < 0.9 * constants_spread(timeline, costing).slower
+    monkeypatch.setattr("bfpp.sim.experiment.deviations.fitted_uncertainty", lambda: alone)
+    unknown = replace(costing, cluster=replace(costing.cluster, year=1))  # nothing is kept of it
+    assert together.slower < 0.9 * constants_spread(timeline, unknown).slower
     ethernet = constants_changes(
         *step(tp=2, cluster="dgx1-v100-ethernet", implementation=PAPER), 1.0
     )
