@@ -38,6 +38,9 @@ SERVER, SHARED = "forkserver", "bfpp.sim.search.evaluation"
 PROCESS = os.getpid()
 """This process. Its forks cannot wait for its server, so they start new processes."""
 
+LOSSES = 3
+"""Times that a job may be lost with its process, as when its node is: as many as Dask allows."""
+
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
 """The pause between two looks for finished work: doubled, up to the longest, until some is."""
@@ -183,11 +186,12 @@ class Elsewhere(NamedTuple):
 
 
 class QueuedJob:
-    """Work that begins when there is room for it."""
+    """Work that begins when there is room for it, and again if it was lost with its process."""
 
     def __init__(self, queue: JobQueue, begin: Callable[[], Future]) -> None:
         self.queue, self.begin = queue, begin
         self.future: Future | None = None
+        self.losses = 0
 
     def done(self) -> bool:
         """True once it has ended, which makes room for another."""
@@ -198,30 +202,47 @@ class QueuedJob:
 
     def result(self) -> Any:
         """Its result, once it has ended."""
+        while True:
+            try:
+                return self._ended().result()
+            except self.queue.lost as error:
+                self.losses += 1
+                if self.losses > LOSSES:
+                    raise BrokenExecutor from error
+                self.queue.enter(self)
+
+    def _ended(self) -> Future:
         while (future := self.future) is None or not self.done():
             time.sleep(POLL_SECONDS)
             for each in list(self.queue.running):
                 each.done()
-        return future.result()
+        return future
 
 
 class JobQueue:
     """An executor that runs at most `most` jobs at a time.
 
-    It has no threads that wait for jobs: an interruption would have to wait for these, too.
+    Its jobs raise `lost` where their process was killed. It has no threads that wait for jobs: an interruption would have to wait for these, too.
     """
 
-    def __init__(self, executor: Executor, most: int) -> None:
-        self.executor, self.most = executor, most
+    def __init__(
+        self, executor: Executor, most: int, lost: type[Exception] | tuple[()] = ()
+    ) -> None:
+        self.executor, self.most, self.lost = executor, most, lost
         self.waiting: deque[QueuedJob] = deque()
         self.running: list[QueuedJob] = []
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> QueuedJob:
         """Begin some work, or keep it until others have ended."""
         job = QueuedJob(self, partial(self.executor.submit, function, *arguments))
+        self.enter(job)
+        return job
+
+    def enter(self, job: QueuedJob) -> None:
+        """Begin a job, perhaps anew, or keep it until others have ended."""
+        job.future = None
         self.waiting.append(job)
         self._fill()
-        return job
 
     def leave(self, job: QueuedJob) -> None:
         """Make room for the next job, once, when one has ended."""
@@ -240,6 +261,7 @@ class JobQueue:
 def _slurm(workers: int | None) -> Iterator[Executor]:
     """Jobs of SLURM, where there is one, else of this machine; logs go to a folder in out/slurm."""
     import submitit
+    from submitit.core.utils import UncompletedJobError
 
     # What jobs are given, and return, is trusted: a folder that was there may be another's.
     (logs := Path("out") / "slurm").mkdir(parents=True, exist_ok=True)
@@ -248,7 +270,7 @@ def _slurm(workers: int | None) -> Iterator[Executor]:
         timeout_min=SLURM_MINUTES, name="bfpp", slurm_setup=[f"export {SAFE_PATH}=1"]
     )
     with _safe_path():  # of jobs on this machine
-        yield JobQueue(Elsewhere(executor), workers or os.cpu_count() or 1)
+        yield JobQueue(Elsewhere(executor), workers or os.cpu_count() or 1, UncompletedJobError)
 
 
 @contextmanager

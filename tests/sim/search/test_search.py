@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
@@ -46,7 +47,14 @@ from bfpp.sim.search.pruning import (
 )
 from bfpp.sim.search.ranking import nearest, pareto, ranked
 from bfpp.sim.search.space import CostSetting
-from bfpp.sim.search.workers import SERVER, Here, JobQueue, as_completed, executor
+from bfpp.sim.search.workers import (
+    LOSSES,
+    SERVER,
+    Here,
+    JobQueue,
+    as_completed,
+    executor,
+)
 from bfpp.terminal.interrupts import INTERRUPTED
 from bfpp.terminal.parser import Parser
 from bfpp.traces.timeline.units import GIGABYTE
@@ -422,6 +430,35 @@ def test_no_more_jobs_are_under_way_than_workers(most):
     assert work[-1].result() == 11
     assert sorted(each.result() for each in as_completed(work)) == [*range(12)]
     assert not under_way
+
+
+class Lost(Exception):
+    """What an executor raises for a job whose process was killed."""
+
+
+class LossyJobs:
+    """An executor whose jobs are lost so often before they end."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def submit(self, function, *arguments):
+        self.losses -= 1
+        return Here().submit(lose if self.losses >= 0 else function, *arguments)
+
+
+def lose(*_):
+    raise Lost
+
+
+def test_lost_jobs_begin_again_and_not_for_ever():
+    queue = JobQueue(LossyJobs(LOSSES), 2, Lost)
+    work = [queue.submit(abs, -number) for number in range(5)]
+    assert [each.result() for each in work] == [*range(5)]
+    with pytest.raises(BrokenExecutor):
+        JobQueue(LossyJobs(LOSSES + 1), 2, Lost).submit(abs, -1).result()
+    with pytest.raises(Lost):
+        JobQueue(LossyJobs(1), 2).submit(abs, -1).result()
 
 
 @pytest.mark.parametrize("name", ["local", "slurm", "dask"])
