@@ -31,6 +31,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bfpp.executor.processes.watch.flight_recorder import Stuck, stuck_operations
 from bfpp.executor.processes.watch.heartbeats import Failure, Heartbeat, LaneState, Limits
@@ -107,7 +108,7 @@ class RunState:
     limits: Limits
     ending: bool = False
 
-    @property
+    @cached_property
     def patience(self) -> float:
         """The longest silence allowed, in seconds: short once something is known to be wrong."""
         suspicious = self.ending or any(heartbeat.failure for _, heartbeat in self.known())
