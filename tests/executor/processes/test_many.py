@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 from bfpp.executor.processes import ProcessContext, launch
 from bfpp.executor.processes.launcher.torchrun import MANY, Diagnoser
 from bfpp.executor.processes.watch.diagnosis import RunState, diagnose
-from bfpp.executor.processes.watch.heartbeats import MOST_A_SECOND, Heartbeat, Limits
+from bfpp.executor.processes.watch.heartbeats import MOST_A_SECOND, Activity, Heartbeat, Limits
 from bfpp.executor.processes.watch.observer import heartbeat_key
 from bfpp.executor.processes.watch.watch import Watch
 from tests.helpers.connection_counts import connections
@@ -53,6 +53,16 @@ def test_who_fails_among_many_leaves_it_to_others_to_say_why(
         diagnoser = Diagnoser(context, store)
         diagnoser.look(0)
         assert store.read == (processes if observes else 0)
+
+
+def test_a_heartbeat_of_many_is_as_short_as_one_of_two() -> None:
+    sizes = []
+    for processes in (2, 10_000):
+        watch = Watch()
+        context = ProcessContext(0, processes, 0, HashStore(), watch, Limits(), lambda _: None)
+        with watch.during(Activity("joining the process group", context.others)):
+            sizes.append(len(watch.heartbeat().to_json()))
+    assert sizes[1] < 2 * sizes[0]
 
 
 class Counted(tuple[Heartbeat, ...]):
