@@ -2,7 +2,7 @@
 
 Next to torch.distributed.pipelining with a pipeline, next to DDP and FSDP2 without one. Both take
 turns in the same processes, for a step's time and its CPU time; memory is that of processes that
-run one of them.
+run one of them: what they allocate, and what the system counts as theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.executor.prediction import WARM_UP
-from benchmarks.helpers.measure import Results, forget_peak_memory, memory
+from benchmarks.helpers.measure import Results, allocated_at_most, forget_peak_memory, memory
 from bfpp.executor.model.sources import TransformerSource
 from bfpp.executor.model.transformer.transformer import TransformerSizes
 from bfpp.executor.plan.plan import Plan
@@ -171,21 +171,32 @@ def take_turns(context: ProcessContext, job: Job) -> list[tuple[Steps, Steps]]:
     return found
 
 
-def peak(context: ProcessContext, work: tuple[Run, Job]) -> float:
+class Memory(NamedTuple):
     """By how many MB the memory of a process that does nothing else rises at its peak."""
+
+    allocated: float
+    resident: float
+
+
+def peak(context: ProcessContext, work: tuple[Run, Job]) -> Memory:
+    """Of each kind, that of the process with the most."""
     run, job = work
     clock_offset, plan = init_process_group(context, job), job.plan()
     forget_peak_memory()
     before = memory("VmRSS")
-    run(context, plan, job, clock_offset)
-    return (memory("VmHWM") - before) / 1e6
+    with allocated_at_most() as allocated:
+        run(context, plan, job, clock_offset)
+    own = Memory(allocated.bytes / 1e6, (memory("VmHWM") - before) / 1e6)
+    every: list[Memory] = [own] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return Memory(*map(max, zip(*every, strict=True)))
 
 
 def row(case: Case, size: str) -> dict[str, object]:
     job = case.job(WIDTHS[size])
     processes = case.ranks * case.replicas
     turns = launch(take_turns, job, processes) or []
-    peaks = [launch(peak, (run, job), processes) or 0.0 for run in (ours, theirs)]
+    peaks = [launch(peak, (run, job), processes) or Memory(0, 0) for run in (ours, theirs)]
     apart = max(
         abs(one / other - 1)
         for turn in turns
@@ -194,6 +205,9 @@ def row(case: Case, size: str) -> dict[str, object]:
 
     def ratio(name: str) -> str:
         return f"{median(getattr(own, name) / getattr(other, name) for own, other in turns):.2f}"
+
+    def shown(kind: str) -> str:
+        return " and ".join(f"{getattr(each, kind):.0f}" for each in peaks)
 
     return {
         "size": size,
@@ -204,8 +218,8 @@ def row(case: Case, size: str) -> dict[str, object]:
         "theirs (ms)": f"{1e3 * median(other.seconds for _, other in turns):.0f}",
         "ours / theirs": ratio("seconds"),
         "CPU, ours / theirs": ratio("cpu"),
-        "peak memory, ours (MB)": f"{peaks[0]:.0f}",
-        "theirs (MB)": f"{peaks[1]:.0f}",
+        "allocated, ours and theirs (MB)": shown("allocated"),
+        "resident, ours and theirs (MB)": shown("resident"),
     }
 
 
@@ -218,6 +232,7 @@ def run() -> Results:
             f"{TURNS} turns of {STEPS} steps with batches and updates; medians of the turns.",
             f"{LAYERS} layers of {' and '.join(map(str, WIDTHS.values()))}.",
             f"{MICROBATCHES} micro-batches a step of 2 x 128 tokens.",
-            "Of the first process. Memory: by how much it rises where nothing else was done.",
+            "Times are the first process's, memory is that of the process with the most.",
+            "Memory is by how much it rises where nothing else was done.",
         ],
     )

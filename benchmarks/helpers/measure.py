@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -125,3 +128,55 @@ def memory(line: str) -> int:
     status = Path("/proc/self/status").read_text()
     found = next(words for words in status.splitlines() if words.startswith(line))
     return int(found.split()[1]) * 1024
+
+
+HEAP = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+    "keepcost",
+)  # fmt: skip
+"""Counts of glibc's `mallinfo2`: `uordblks` are bytes in use on heaps, `hblkhd` in other maps."""
+
+OFTEN = 0.0005
+"""Seconds between two looks at what is allocated."""
+
+
+class Heap(ctypes.Structure):
+    """The counts of `mallinfo2`."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in HEAP]
+
+    @classmethod
+    def allocated(cls) -> int:
+        """Bytes that are allocated in this process (glibc)."""
+        ask = ctypes.CDLL(None).mallinfo2
+        ask.restype = cls
+        found = ask()
+        return int(found.uordblks + found.hblkhd)
+
+
+@dataclass
+class Peak:
+    """The most bytes that were allocated at a time, beyond those at the start."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def allocated_at_most() -> Iterator[Peak]:
+    """Look often at what is allocated, and keep the most (glibc).
+
+    Unlike resident memory, it does not depend on what the allocator keeps of what was freed.
+    """
+    before, peak, ends = Heap.allocated(), Peak(), Event()
+
+    def look() -> None:
+        while not ends.wait(OFTEN):
+            peak.bytes = max(peak.bytes, Heap.allocated() - before)
+
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        yield peak
+    finally:
+        ends.set()
+        looking.join()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch
-from bfpp.executor.settings import BackendName
+from bfpp.executor.settings import BackendName, Optimization
 from bfpp.options import shared
 from bfpp.options.running.measuring import progress
 from bfpp.options.running.run import (
@@ -16,8 +16,9 @@ from bfpp.options.running.run import (
     add_process_arguments,
     limits_of,
 )
-from bfpp.options.running.settings import device_settings, with_file_values
+from bfpp.options.running.settings import device_settings, named_optimizer, with_file_values
 from bfpp.options.running.trained_model import source_of
+from bfpp.options.running.training import add_optimizer_argument
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs.measured.profile import PASSES
 from bfpp.sim.costs.measured.profile_file import as_toml
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_device_arguments(parser)
     add_process_arguments(parser)
+    add_optimizer_argument(parser)
     parser.add_argument(
         "--quick", action="store_true", help="fewer sizes and repetitions: faster, less accurate"
     )
@@ -59,8 +61,13 @@ def run(options: argparse.Namespace) -> int:
     from bfpp.executor.model.sources import ties
 
     experiment = Experiment("breadth-first", pp=options.pp, microbatches=1, dp=options.dp or 1)
+    name, arguments = named_optimizer(options.optimizer)
     job = job_of(
-        experiment, source_of(options), steps=1, **device_settings(with_file_values(options))
+        experiment,
+        source_of(options),
+        steps=1,
+        optimization=Optimization(optimizer=name, arguments=arguments),
+        **device_settings(with_file_values(options)),
     )
     if ties(job.model):
         raise InvalidConfiguration(
@@ -89,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
             return fail("calibrate", error)
     if measured is None:  # a process of torchrun's that is not the first
         return 0
-    record = {"about": about(job), **measured}
+    record = {"about": {**about(job), "optimizer": options.optimizer}, **measured}
     if options.json:
         print_json(record)
     else:
@@ -140,6 +147,12 @@ def _print(record: Mapping[str, Any]) -> None:
         for name, line in record["data"].items()
     ]
     print_table("By parameters", ("", "fixed", "a million"), rows)
+    if muon := record.get("muon"):
+        rows = [
+            (name, in_words(each["fixed"]), in_words(max(each["layers"])))
+            for name, each in muon.items()
+        ]
+        print_table("Matrices of Muon", ("", "fixed", "a layer, at most"), rows)
     rows = [
         ("the next task, same stream", in_words(record["dispatch"]["next"])),
         ("a task that waits for another stream", in_words(record["dispatch"]["wake"])),

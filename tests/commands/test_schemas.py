@@ -146,7 +146,7 @@ QUICK = [
     "measure --simumax system.json --out measured.toml",
     "study grid.toml --out studied --report",
     "study grid.toml --out studied --dry-run",
-    f"calibrate --quick --pp 2 --out profile.toml {SMALL}",
+    f"calibrate --quick --pp 2 --optimizer muon --out profile.toml {SMALL}",
     f"run {TRAINED} --steps 2 --verify {SMALL}",
     f"run 1f1b --pp 2 --dp 2 --dry-run --rank 3 --backend cuda {SMALL}",
 ]

@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_global_save_plan,
+)
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -21,10 +25,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
-    LoadPlanner,
     ReadItem,
     SavePlan,
-    SavePlanner,
     TensorWriteData,
     WriteItem,
     WriteItemType,
@@ -77,7 +79,7 @@ def agreed(name: str, every: Sequence[Holdings]) -> Whole | None:
     return kinds.pop() if kinds else None
 
 
-class SavePieces(SavePlanner):
+class SavePieces(DefaultSavePlanner):
     """Each value is written by the process, of those that hold it, with least to write so far."""
 
     def set_up_planner(
@@ -117,10 +119,6 @@ class SavePieces(SavePlanner):
                 planned[writer] += box.size * whole.dtype.itemsize
                 items[writer] += _write_items(name, whole, box)
         return create_default_global_save_plan([SavePlan(each) for each in items])
-
-    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """Nothing is left to decide."""
-        return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
         """The values of an item of the plan."""
@@ -175,13 +173,14 @@ def _write_items(name: str, whole: Whole, box: Box) -> Iterator[WriteItem]:
         )
 
 
-class LoadPieces(LoadPlanner):
+class LoadPieces(DefaultLoadPlanner):
     """Every piece of this process is filled, whichever stored pieces its values are in.
 
     Both are in rows of `columns` values, by the tensor's name.
     """
 
     def __init__(self, columns: Mapping[str, int]) -> None:
+        super().__init__()
         self.columns = columns
 
     def set_up_planner(
@@ -205,14 +204,6 @@ class LoadPieces(LoadPlanner):
             items += create_read_items_for_chunk_list(name, stored, chunks)
         return LoadPlan(items)
 
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """Each process reads for itself."""
-        return global_plan
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        """Nothing is left to decide."""
-        return central_plan
-
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         """The part of a piece that an item of the plan fills."""
         # By number: two replicas' pieces can start at the same value.
@@ -223,6 +214,3 @@ class LoadPieces(LoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:  # noqa: ARG002
         """Never called: torch's planner would unpickle values other than tensors."""
         raise CheckpointError(f"{read_item.dest_index.fqn}: not a tensor")
-
-    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Nothing: the values are in place."""

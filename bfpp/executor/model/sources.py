@@ -47,9 +47,10 @@ class TransformerSource:
             from bfpp.executor.checkpoint.state_dicts import StateDict
             from bfpp.executor.model.transformer import torchtitan
 
-            if torchtitan.form_of(StateDict(self.weights)) is None:
-                return with_weights(transformer(self.sizes, text, held_out), self.weights)
-            theirs = torchtitan.TorchtitanWeights(self.weights, self.sizes)
+            stored = StateDict(self.weights)
+            if torchtitan.form_of(stored) is None:
+                return replace(transformer(self.sizes, text, held_out), weights=stored)
+            theirs = torchtitan.TorchtitanWeights(self.weights, self.sizes, stored)
             return transformer(self.sizes, text, held_out, theirs.fill)
         from bfpp.executor.model.transformer.hugging_face import Weights
 

@@ -7,9 +7,10 @@ training. One save is under way at a time: the next one waits for it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -38,7 +39,7 @@ class Saver:
     def __init__(self, job: Job, context: ProcessContext, backend: Backend, begun: Begun) -> None:
         self.saving, self.context, self.backend, self.begun = job.saving, context, backend, begun
         self.group = None if job.backend is BackendName.LOCAL else dist.group.WORLD
-        self.under_way: _Background | None = None
+        self.under_way: Future[SavedCheckpoint] | None = None
         self.complete: list[SavedCheckpoint] = []
         if self.in_background and self.group:
             self.group = dist.new_group(backend="gloo", timeout=context.timeout)
@@ -65,13 +66,13 @@ class Saver:
                 return SavedCheckpoint(step, path)
 
             if self.in_background:
-                self.under_way = _Background(write)
+                self.under_way = _begun(write)
             else:
                 self.complete.append(write())
 
     def news(self) -> list[SavedCheckpoint]:
         """The saves completed since the last call; raises a save's error."""
-        if self.under_way and not self.under_way.is_alive():
+        if self.under_way and self.under_way.done():
             self.finish()
         complete, self.complete = self.complete, []
         return complete
@@ -84,26 +85,15 @@ class Saver:
             self.under_way = None
 
 
-class _Background(threading.Thread):
-    """Work in a thread, which ends with the process at the latest."""
+def _begun(work: Callable[[], SavedCheckpoint]) -> Future[SavedCheckpoint]:
+    """The outcome of work in a thread, which ends with the process at the latest."""
+    outcome: Future[SavedCheckpoint] = Future()
 
-    def __init__(self, work: Callable[[], SavedCheckpoint]) -> None:
-        super().__init__(name="checkpoint", daemon=True)
-        self.work = work
-        self.outcome: SavedCheckpoint | BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Do it."""
+    def run() -> None:
         try:
-            self.outcome = self.work()
+            outcome.set_result(work())
         except BaseException as error:  # whoever waits for the result raises it
-            self.outcome = error
+            outcome.set_exception(error)
 
-    def result(self) -> SavedCheckpoint:
-        """The result of the work, once it is done."""
-        self.join()
-        if isinstance(self.outcome, SavedCheckpoint):
-            return self.outcome
-        assert self.outcome is not None  # noqa: S101
-        raise self.outcome
+    Thread(target=run, name="checkpoint", daemon=True).start()
+    return outcome

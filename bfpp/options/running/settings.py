@@ -138,7 +138,7 @@ def training_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def _optimization(options: argparse.Namespace) -> Optimization:
     """The optimizer and its settings."""
-    name, *arguments = options.optimizer.split(",")
+    name, arguments = named_optimizer(options.optimizer)
     chosen = Optimization(
         options.learning_rate,
         options.weight_decay,
@@ -146,7 +146,7 @@ def _optimization(options: argparse.Namespace) -> Optimization:
         options.skip_nonfinite,
         LossScaling(options.loss_scale) if options.loss_scale else None,
         name,
-        tuple(map(_argument, arguments)),
+        arguments,
         options.no_decay,
         LearningRates(
             options.lr_schedule,
@@ -161,6 +161,12 @@ def _optimization(options: argparse.Namespace) -> Optimization:
         raise InvalidConfiguration("loss_scale_interval", "needs --loss-scale or --precision fp16")
     scaling = replace(chosen.loss_scaling, interval=options.loss_scale_interval)
     return replace(chosen, loss_scaling=scaling)
+
+
+def named_optimizer(text: str) -> tuple[str, tuple[tuple[str, object], ...]]:
+    """An optimizer's name, and its arguments."""
+    name, *arguments = text.split(",")
+    return name, tuple(map(_argument, arguments))
 
 
 def _argument(text: str) -> tuple[str, object]:

@@ -110,8 +110,8 @@ def _add_learning_rate(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_optimizer(group: argparse._ArgumentGroup) -> None:
-    """The optimizer, and the gradients that it takes."""
+def add_optimizer_argument(group: argparse._ActionsContainer) -> None:
+    """The optimizer by its name, which `bfpp calibrate` takes too."""
     group.add_argument(
         "--optimizer",
         default=Optimization.optimizer,
@@ -120,6 +120,11 @@ def _add_optimizer(group: argparse._ArgumentGroup) -> None:
         "with its arguments: sgd,momentum=0.9 or adamw,betas=0.9:0.95 (default: adamw); its update "
         "must be element-wise, but for muon's (of matrices; adamw_KEY=VALUE is for all others)",
     )
+
+
+def _add_optimizer(group: argparse._ArgumentGroup) -> None:
+    """The optimizer, and the gradients that it takes."""
+    add_optimizer_argument(group)
     group.add_argument(
         "--weight-decay",
         type=not_negative,

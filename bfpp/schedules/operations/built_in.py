@@ -49,6 +49,19 @@ def _reduction(communication: Communication) -> str:
     return "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
 
 
+def _update(communication: Communication) -> str:
+    """The update: with Muon, it is to orthogonalise that waits for the norm of all."""
+    if communication.muon:
+        return "muon-optimizer"
+    return "clipped-optimizer" if communication.clipping else "optimizer"
+
+
+def _orthogonalisation(communication: Communication) -> str:
+    clipped = "clipped-" if communication.clipping else ""
+    of_shares = "" if communication.sharding is Sharding.NONE else "-of-shares"
+    return f"{clipped}orthogonalise{of_shares}"
+
+
 ROWS = {
     "FORWARD": Row(
         "forward",
@@ -125,9 +138,7 @@ ROWS = {
         reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK, ORTHOGONAL),
         ends=(WEIGHTS,),  # no pass may still compute with those before the update
         group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
-        algorithm=lambda communication: (
-            "clipped-optimizer" if communication.clipping else "optimizer"
-        ),
+        algorithm=_update,
         made=Made.AFTER_DATA,
     ),
     "NORM": Row(
@@ -192,6 +203,7 @@ ROWS = {
         reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
         writes=(ORTHOGONAL,),
         group=_keepers,
+        algorithm=_orthogonalisation,
         happens=lambda communication: communication.muon,
         made=Made.AFTER_DATA,
     ),

@@ -28,7 +28,8 @@ class MeasuredSeconds:
     (`own_ends`: are stages of their own). `layers` are the model's, in order. Where there are
     `hosts`, channels are from one of them to another, or to itself; else from rank to rank.
     `data` are collectives and updates over a rank's replicas, `copies` those that are also over
-    the copies of its stages, where they were measured.
+    the copies of its stages, where they were measured; `muon` are fixed seconds of operations on
+    Muon's matrices, and those of each layer, where these were.
     """
 
     name: str
@@ -40,6 +41,7 @@ class MeasuredSeconds:
     dispatch: Numbers
     hosts: tuple[Numbers, ...] = ()
     copies: dict[str, Numbers] = field(default_factory=dict)
+    muon: dict[str, tuple[float, Seconds]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -68,9 +70,11 @@ class MeasuredSeconds:
 
     def sums(self, layout: Layout, key: str) -> Seconds:
         """For each stage, the sum over its layers."""
-        return np.array(
-            [sum(self.layers[layer][key] for layer in layers) for layers in self.cuts(layout)]
-        )
+        return self.sums_of(layout, np.array([layer[key] for layer in self.layers]))
+
+    def sums_of(self, layout: Layout, each: Seconds) -> Seconds:
+        """For each stage, the sum over its layers of what each of the model's has."""
+        return np.array([each[list(layers)].sum() for layers in self.cuts(layout)])
 
     def ports(self, layout: Layout) -> HostPorts | None:
         """The ports that a layout's ranks share, if the profile is of several hosts."""
@@ -114,9 +118,7 @@ class MeasuredStep:
 
     def _line(self, tasks: Integers, parameters: Seconds) -> tuple[float, Seconds]:
         """Seconds of a collective or an update: fixed ones, and those of its `parameters`."""
-        communication = self.graph.communication
-        algorithm = OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(communication)
-        line = self._lines[algorithm]
+        line = self._lines[self._algorithm(tasks)]
         return line["fixed"], line["per_parameter"] * parameters
 
     @property
@@ -148,12 +150,48 @@ class MeasuredStep:
 
     def of_rank(self, tasks: Integers) -> Load:
         """Updates, and norms, over the parameters of a rank's state."""
-        layout = self.graph.layout
-        parameters = layout.sums(self._parameters)
-        is_whole = self.graph.communication.sharding is Sharding.NONE
-        shares = 1 if is_whole else self.profile.replicas * (1 + len(layout.copies))
-        fixed, moving = self._line(tasks, parameters / shares)
+        parameters = self.graph.layout.sums(self._parameters)
+        fixed, moving = self._line(tasks, parameters / self._shares)
         return Load(fixed + moving[self.graph.rank[tasks]])
+
+    @property
+    def _shares(self) -> int:
+        """The parts of a stage's state: one where each replica has all of it."""
+        is_whole = self.graph.communication.sharding is Sharding.NONE
+        return 1 if is_whole else self.profile.replicas * (1 + len(self.graph.layout.copies))
+
+    def orthogonalising(self, tasks: Integers) -> Load:
+        """Matrices of Muon, made orthogonal by those that have them."""
+        return self._of_matrices(tasks, 1)
+
+    def updates(self, tasks: Integers) -> Load:
+        """Updates; with Muon, those of layers with matrices were measured layer by layer."""
+        if not self.graph.communication.muon:
+            return self.of_rank(tasks)
+        _, seconds = self._muon(tasks)
+        of_layers = np.array([each["parameters"] for each in self.profile.layers])
+        others = self.profile.sums_of(self.graph.layout, np.where(seconds > 0, 0.0, of_layers))
+        slope = self._lines["optimizer"]["per_parameter"] / self._shares
+        moving = slope * self.graph.layout.sums(others)[self.graph.rank[tasks]]
+        return Load(self._of_matrices(tasks, self._shares).seconds + moving)
+
+    def _of_matrices(self, tasks: Integers, shares: int) -> Load:
+        fixed, seconds = self._muon(tasks)
+        layout = self.graph.layout
+        of_ranks = layout.sums(self.profile.sums_of(layout, seconds)) / shares
+        return Load(fixed + of_ranks[self.graph.rank[tasks]])
+
+    def _muon(self, tasks: Integers) -> tuple[float, Seconds]:
+        """Seconds of an operation on Muon's matrices: fixed ones, and each layer's."""
+        if not self.profile.muon:
+            raise InvalidConfiguration(
+                FIELD, f"{self.profile.name} was measured without bfpp calibrate --optimizer muon"
+            )
+        return self.profile.muon[self._algorithm(tasks)]
+
+    def _algorithm(self, tasks: Integers) -> str:
+        operation = OPERATIONS[int(self.graph.operation[tasks[0]])]
+        return operation.algorithm(self.graph.communication)
 
     def transfers(self, tasks: Integers, of_unit: int) -> Load:
         """Transfers: latency, and the bytes of a stage's output over the bandwidth."""

@@ -143,7 +143,7 @@ PRICES: Table[Price] = Table(
         ),
         Operation.GATHER: Price("gather", physical=_gather, measured=MeasuredStep.of_unit),
         Operation.REDUCE: Price("reduce", physical=_reduce, measured=MeasuredStep.of_unit),
-        Operation.OPTIMIZER: Price("optimizer", physical=_optimizer, measured=MeasuredStep.of_rank),
+        Operation.OPTIMIZER: Price("optimizer", physical=_optimizer, measured=MeasuredStep.updates),
         Operation.NORM: Price("norm", physical=_norm, measured=MeasuredStep.of_rank),
         Operation.ALL_REDUCE: Price("all_reduce", physical=_all_reduce),
         Operation.TIED_ALL_REDUCE: Price("tied_all_reduce", physical=_tied_all_reduce),
@@ -157,7 +157,9 @@ PRICES: Table[Price] = Table(
         ),
         Operation.OFFLOAD: Price("host_copy", physical=_host_copy),
         Operation.RELOAD: Price("host_copy", physical=_host_copy),
-        Operation.ORTHOGONALISE: Price("optimizer", lambda _: 0.0, _orthogonalise),
+        Operation.ORTHOGONALISE: Price(
+            "optimizer", lambda _: 0.0, _orthogonalise, MeasuredStep.orthogonalising
+        ),
     },
 )
 

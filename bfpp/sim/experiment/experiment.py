@@ -327,7 +327,8 @@ class Experiment(ParsedValues):
     def _profiled(self, profile: ProfiledCosts | str, given: Mapping[str, float]) -> ProfiledCosts:
         """The costs of a profile, which says all that other values could say of costs."""
         for name in (*given, *of_group(*PHYSICAL), "tp", "cp", "ep"):
-            if getattr(self, name) != DEFAULTS[name]:
+            is_measured = name == "update_rule" and self.muon
+            if getattr(self, name) != DEFAULTS[name] and not is_measured:
                 raise InvalidConfiguration(name, "cannot be combined with --profile")
         from bfpp.sim.costs.measured.profile import load_profile
 

@@ -16,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from benchmarks.helpers.faulty_models import mean_square
+from bfpp.executor.checkpoint.state_dicts import StateDict
 from bfpp.executor.devices.flat_buffers import frozen_of, parameters_of, size_of, values_of
 from bfpp.executor.memory.allocations import Allocations
 from bfpp.executor.memory.rank_memory import RankMemory
@@ -231,7 +232,7 @@ def test_stored_pieces_are_counted_while_they_are_read(tmp_path: Path) -> None:
             dcp.save(dict(state), checkpoint_id=(place := tmp_path / kind))
         places.append(place)
     first, second = places
-    fill = TorchtitanWeights(second, sizes).fill
+    fill = TorchtitanWeights(second, sizes, StateDict(second)).fill
     for made in (
         partial(with_weights, plain, first),
         partial(transformer, sizes, TEXT, None, fill),

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from bfpp.command_line import main
 from bfpp.executor.checkpoint import TensorPieces, load
-from bfpp.executor.checkpoint.manifest import read_manifest
+from bfpp.executor.checkpoint.manifest import METADATA_FILE, read_manifest
 from bfpp.executor.checkpoint.state_dicts import StateDict
+from bfpp.executor.model.sources import TransformerSource
 from bfpp.executor.model.transformer.names import TORCHTITAN
 from bfpp.executor.model.transformer.torchtitan import TorchtitanWeights, form_for, form_of
 from bfpp.executor.model.transformer.transformer import Rotary, turned
@@ -77,7 +78,7 @@ def test_weights_are_the_same_there_and_back(
     assert main(f"{words} --out {out}".split()) == 2  # nobody knows whose it is
     assert main(f"{words} --out {out} --force".split()) == 0
     sizes, expected = sizes_of(config), stored(tmp_path)
-    weights = TorchtitanWeights(out, sizes)
+    weights = TorchtitanWeights(out, sizes, StateDict(out))
     for layer, make in enumerate(layers_of(sizes)):
         for key, parameter in weights.fill(
             layer, lambda make=make: make().double()
@@ -101,6 +102,21 @@ def test_the_names_are_torchtitans(release: tuple[int, int], tmp_path: Path) -> 
     known = {f"{name.format(layer)}.weight" for name in NAMES[release] for layer in range(2)}
     assert found.shapes.keys() == known
     assert form_of(found) is TORCHTITAN[release]
+
+
+def test_what_lies_where_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, out = trained(tmp_path, "llama"), tmp_path / "theirs"
+    assert main(f"export {tmp_path}/saved --names torchtitan --out {out}".split()) == 0
+    known, opened = Path.open, []
+
+    def counted(path: Path, *how: str) -> object:
+        opened.append(path.name)
+        return known(path, *how)
+
+    monkeypatch.setattr(Path, "open", counted)
+    model = TransformerSource(sizes_of(config), weights=out).load(0)
+    assert [layer() for layer in model.layers]
+    assert opened.count(METADATA_FILE) == 1
 
 
 def test_the_release_before_counts() -> None:
@@ -150,7 +166,7 @@ def test_what_is_not_theirs_is_refused_in_a_line(tmp_path: Path) -> None:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             dcp.save(dict(state), checkpoint_id=place)
         with pytest.raises(InvalidConfiguration) as caught:
-            TorchtitanWeights(place, sizes).fill(1, layers_of(sizes)[1])
+            TorchtitanWeights(place, sizes, StateDict(place)).fill(1, layers_of(sizes)[1])
         return str(caught.value)
 
     assert "of shape (4, 4), and the model takes (32,)" in told(state)

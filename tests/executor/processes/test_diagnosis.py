@@ -12,7 +12,7 @@ from bfpp.executor.processes.watch.diagnosis import (
     diagnose_exit,
     diagnosis_from_json,
 )
-from bfpp.executor.processes.watch.heartbeats import LaneState
+from bfpp.executor.processes.watch.heartbeats import EVERYONE, LaneState
 from bfpp.executor.processes.watch.stacks import stacks
 from tests.helpers.heartbeats import (
     BACKWARD,
@@ -88,8 +88,9 @@ def test_nobody_waits_for_each_other_while_one_has_not_started(lane_state: LaneS
         assert diagnose(state(*heartbeats, silent=silent)) is None
 
 
-def test_all_that_have_not_started_are_named_once_the_limit_is_over() -> None:
-    waiting = replace(heartbeat(1, lane(replace(JOINING, peers=(0, 2, 3)))), step=None)
+@pytest.mark.parametrize("peers", [(0, 2, 3), (EVERYONE,)])
+def test_all_that_have_not_started_are_named_once_the_limit_is_over(peers: tuple[int, ...]) -> None:
+    waiting = replace(heartbeat(1, lane(replace(JOINING, peers=peers))), step=None)
     diagnosis = diagnose(state(None, waiting, None, None, silent=(LATE, 0.1, LATE, LATE)))
     assert diagnosis is not None
     assert diagnosis.process == 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 from torch.distributed import HashStore
 
 from bfpp.executor.processes import ProcessContext, launch
 from bfpp.executor.processes.launcher.torchrun import MANY, Diagnoser
-from bfpp.executor.processes.watch.heartbeats import MOST_A_SECOND, Limits
+from bfpp.executor.processes.watch.diagnosis import RunState, diagnose
+from bfpp.executor.processes.watch.heartbeats import MOST_A_SECOND, Activity, Heartbeat, Limits
 from bfpp.executor.processes.watch.observer import heartbeat_key
 from bfpp.executor.processes.watch.watch import Watch
 from tests.helpers.connection_counts import connections
@@ -51,6 +53,34 @@ def test_who_fails_among_many_leaves_it_to_others_to_say_why(
         diagnoser = Diagnoser(context, store)
         diagnoser.look(0)
         assert store.read == (processes if observes else 0)
+
+
+def test_a_heartbeat_of_many_is_as_short_as_one_of_two() -> None:
+    sizes = []
+    for processes in (2, 10_000):
+        watch = Watch()
+        context = ProcessContext(0, processes, 0, HashStore(), watch, Limits(), lambda _: None)
+        with watch.during(Activity("joining the process group", context.others)):
+            sizes.append(len(watch.heartbeat().to_json()))
+    assert sizes[1] < 2 * sizes[0]
+
+
+class Counted(tuple[Heartbeat, ...]):
+    """Heartbeats that count how many are looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Heartbeat]:
+        for each in super().__iter__():
+            Counted.looked += 1
+            yield each
+
+
+def test_to_diagnose_many_takes_a_few_looks_at_each() -> None:
+    processes = 500
+    heartbeats = Counted([Heartbeat(1)] * processes)
+    assert diagnose(RunState(heartbeats, (0.0,) * processes, Limits())) is None
+    assert Counted.looked <= 20 * processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts sockets by /proc")

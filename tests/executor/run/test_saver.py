@@ -112,7 +112,7 @@ def test_a_save_that_fails_is_told_of_by_the_next_who_asks(
         saver = saver_of(found, tmp_path)
         saver.save(1, {})
         assert saver.under_way is not None
-        saver.under_way.join()
+        assert saver.under_way.exception()
         with pytest.raises(CheckpointError, match="no room"):
             saver.news()
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bfpp.executor.measure.passes.communication import measure_data, measure_transfers
 from bfpp.executor.measure.passes.compute import measure_compute, mocked_compute
+from bfpp.executor.measure.passes.matrices import measure_matrices
 from bfpp.executor.measure.passes.network import measure_network
 from bfpp.executor.measure.passes.runs import QUICK, Bench, Effort, Profile
 from bfpp.executor.plan.plan import Plan
@@ -71,5 +72,6 @@ PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
     COMPUTE: measure_compute,
     "transfers": measure_transfers,
     "gathers and reductions": measure_data,
+    "matrices": measure_matrices,
     "the network between hosts": measure_network,  # whose channels take the place of the runs'
 }

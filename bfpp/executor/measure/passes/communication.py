@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -51,7 +51,9 @@ class Weigh(nn.Module):
         return value * self.weights[0]
 
 
-def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model:
+def idle_model(layers: Sequence[Callable[[], nn.Module]], width: int) -> Model:
+    """A model of layers that need no more than something to compute with."""
+
     def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
         del step
         values = torch.zeros(len(samples), width)
@@ -62,7 +64,7 @@ def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model
             output[:, :1].float(), targets
         )  # on a GPU, of one precision only
 
-    return Model([make] * layers, loss, batch)
+    return Model([*layers], loss, batch)
 
 
 def measure_transfers(plan: Plan, bench: Bench) -> Profile:
@@ -77,7 +79,10 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     for size in bench.bytes:
         width = max(1, size // plan.dtype.itemsize)
         small = replace(
-            plan, graph=graph, model=_idle_model(layout.units, ScaleLayer, width), microbatch_size=1
+            plan,
+            graph=graph,
+            model=idle_model([ScaleLayer] * layout.units, width),
+            microbatch_size=1,
         )
         columns = bench.run(small)
         for sender, receiver, tasks in _channels(graph) if columns else ():
@@ -165,7 +170,7 @@ def _weighing(plan: Plan, graph: TaskGraph, size: int) -> Plan:
     return replace(
         plan,
         graph=graph,
-        model=_idle_model(graph.layout.units, partial(Weigh, size), 1),
+        model=idle_model([partial(Weigh, size)] * graph.layout.units, 1),
         microbatch_size=1,
         optimization=replace(plan.optimization, clip=1.0 if graph.communication.clipping else None),
     )

@@ -55,7 +55,7 @@ class AllPasses(BreadthFirst):
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
     """Seconds of the passes of each layer, and of a stage in addition to its layers."""
     ranks = plan.graph.layout.pp
-    kinds = _kinds(plan)
+    kinds = kinds_of(plan)
     runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
     chosen = [
         layer
@@ -114,7 +114,7 @@ def mocked_compute(seconds: Mapping[str, float], plan: Plan, bench: Bench) -> Pr
     return {"layers": layers, "passes": dict.fromkeys(PASSES, 0.0)}
 
 
-def _kinds(plan: Plan) -> list[int]:
+def kinds_of(plan: Plan) -> list[int]:
     """The number of each layer's kind: layers of a kind have the same parts and shapes.
 
     The first one is of its own, since its input has no gradient.

@@ -47,23 +47,21 @@ def form_for(release: tuple[int, int] | None) -> WeightNames:
 class TorchtitanWeights(StoredWeights):
     """The tensors of a directory, for a transformer of some sizes."""
 
-    @cached_property
-    def _stored(self) -> StateDict:
-        return StateDict(self.directory)
+    stored: StateDict
 
     @property
     def names(self) -> Collection[str]:
         """The tensors that are there."""
-        return self._stored.shapes.keys()
+        return self.stored.shapes.keys()
 
     @cached_property
     def form(self) -> WeightNames:
         """The form of their release; raises `InvalidConfiguration` if they are of none."""
         require_model(self.sizes)
-        form = form_of(self._stored)
+        form = form_of(self.stored)
         if form is None:
             raise self._refused("has no weights of torchtitan's")
-        here = {name for name in self._stored.shapes if name.startswith(form.layers)}
+        here = {name for name in self.stored.shapes if name.startswith(form.layers)}
         most = {name.split(".")[1] for name in here}
         known = {
             f"{form.layers}.{number}.{each}.weight"
@@ -79,11 +77,11 @@ class TorchtitanWeights(StoredWeights):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that is there; raises `InvalidConfiguration` for another."""
-        return tuple(self._stored.shapes[self.place(name)])
+        return tuple(self.stored.shapes[self.place(name)])
 
     def tensor(self, name: str) -> Tensor:
         """A tensor that is there."""
-        return self._stored.read(self.place(name))
+        return self.stored.read(self.place(name))
 
     def _refused(self, reason: str) -> InvalidConfiguration:
         return InvalidConfiguration("weights", f"'{self.directory}' {reason}")

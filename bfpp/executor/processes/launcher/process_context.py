@@ -17,7 +17,7 @@ from torch import distributed
 from bfpp.executor.events import Message
 from bfpp.executor.processes.environment import store_host
 from bfpp.executor.processes.launcher.sigterm import Stop, offer
-from bfpp.executor.processes.watch.heartbeats import Activity, Limits
+from bfpp.executor.processes.watch.heartbeats import EVERYONE, Activity, Limits
 from bfpp.executor.processes.watch.watch import Watch
 
 ON_DEMAND = "TORCH_GLOO_LAZY_INIT"
@@ -49,8 +49,8 @@ class ProcessContext:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The numbers of all other processes."""
-        return tuple(each for each in range(self.processes) if each != self.process)
+        """All other processes, if there are any, as peers of an activity."""
+        return (EVERYONE,) if self.processes > 1 else ()
 
     def offer_to_stop(self) -> None:
         """From now on, SIGTERM stops the run gracefully and not at once."""

@@ -29,11 +29,12 @@ process that hangs reports nothing.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bfpp.executor.processes.watch.flight_recorder import Stuck, stuck_operations
-from bfpp.executor.processes.watch.heartbeats import Failure, Heartbeat, LaneState, Limits
+from bfpp.executor.processes.watch.heartbeats import EVERYONE, Failure, Heartbeat, LaneState, Limits
 from bfpp.executor.processes.watch.json_fields import from_json, to_json
 
 MOST_WAITS = 6  # lines of a message that says who waits for whom
@@ -107,7 +108,7 @@ class RunState:
     limits: Limits
     ending: bool = False
 
-    @property
+    @cached_property
     def patience(self) -> float:
         """The longest silence allowed, in seconds: short once something is known to be wrong."""
         suspicious = self.ending or any(heartbeat.failure for _, heartbeat in self.known())
@@ -285,12 +286,20 @@ def _lines(state: RunState) -> Iterator[str]:
     for wait in waits[:MOST_WAITS]:
         activity = wait.lane.activity
         # Those that have not started come first: there is nothing else to be known of them.
-        peers = sorted(activity.peers, key=lambda peer: state.heartbeats[peer] is not None)
+        peers = sorted(_peers(state, wait), key=lambda peer: state.heartbeats[peer] is not None)
         names = _listed([state.name(peer) for peer in peers], most=2)
         place = f"{_in_step(wait.step)}in {activity.words}"
         yield f"  {state.name(wait.process)} waits for {names} {place}"
     if len(waits) > MOST_WAITS:
         yield f"  and {len(waits) - MOST_WAITS} more"
+
+
+def _peers(state: RunState, wait: BlockedLane) -> Iterable[int]:
+    """The processes that a lane waits for."""
+    peers = wait.lane.activity.peers
+    if EVERYONE not in peers:
+        return peers
+    return (each for each in range(len(state.heartbeats)) if each != wait.process)
 
 
 def _listed(names: list[str], most: int) -> str:

@@ -13,8 +13,11 @@ from datetime import timedelta
 from bfpp.executor.processes.watch.flight_recorder import Posted
 from bfpp.executor.processes.watch.json_fields import from_json, to_json
 
+EVERYONE = -1
+"""All other processes, as peers of an activity: their numbers would fill each heartbeat."""
+
 MOST_A_SECOND = 250
-"""Heartbeats of all processes together: to read and judge one takes 0.5 ms of CPU time."""
+"""Heartbeats of all processes together: to read and judge one takes up to 0.5 ms of CPU time."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Limits:
 class Activity:
     """The activity of a lane, worded to follow `in`: `backward of stage 3`.
 
-    `peers` are the processes that it waits for; without any it is compute.
+    `peers` are the processes that it waits for (or `EVERYONE`); without any it is compute.
     `number` is its task number in the graph, which orders the activities.
     `limit` is its own timeout in seconds, if not the run's.
     """
@@ -142,9 +145,9 @@ def heartbeat_from_json(text: str | bytes, processes: int) -> Heartbeat:
     Raises `ValueError` for a text that none of this many processes can have sent.
     """
     heartbeat = from_json(Heartbeat, text)
-    peers = {peer for lane in heartbeat.lanes for peer in lane.activity.peers}
+    peers = {peer for lane in heartbeat.lanes for peer in lane.activity.peers} - {EVERYONE}
     peers |= {member for each in heartbeat.posted for member in each.members}
-    if not peers <= {*range(processes)}:
+    if peers and not 0 <= min(peers) <= max(peers) < processes:
         raise ValueError(f"waits for {peers}, of {processes} processes")
     return heartbeat
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
-from bfpp.schedules.columns import NONE, Flags
+from bfpp.schedules.columns import NONE, Flags, Seconds
 from bfpp.sim.costs.communication.host_ports import WIDTH
 from bfpp.sim.costs.measured_step import FIELD, MeasuredSeconds, MeasuredStep, Numbers
 from bfpp.sim.costs.prices import PRICES
@@ -35,14 +35,20 @@ LINE = ("fixed", "per_parameter")
 HOST = ("processes", "out", "into")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
-OF_HOSTS, OF_COPIES = "hosts", "copies"
-"""The part of a profile of several hosts, and that of ranks that hold copies of stages in pairs."""
+OF_HOSTS, OF_COPIES, OF_MUON = "hosts", "copies", "muon"
+"""Parts of several hosts, of ranks that hold copies of stages in pairs, and of Muon."""
 
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
     "clipped-optimizer",
 )  # fmt: skip
 """The algorithms of operations: an optimizer that clips waits for all ranks, say."""
+
+MATRICES = (
+    "muon-optimizer", "orthogonalise", "orthogonalise-of-shares", "clipped-orthogonalise",
+    "clipped-orthogonalise-of-shares",
+)  # fmt: skip
+"""The algorithms of operations on Muon's matrices: seconds of each layer, and fixed ones."""
 
 WHOLE = frozenset({"count", "sender", "receiver", "processes", *RUN})
 LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size", "processes"), 1)
@@ -89,7 +95,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     """The profile of a file's contents; raises like `load_profile`."""
     require_kind(FIELD, name, table, PROFILE)
     table = {key: value for key, value in table.items() if key != "format"}
-    further = tuple(part for part in (OF_HOSTS, OF_COPIES) if part in table)
+    further = tuple(part for part in (OF_HOSTS, OF_COPIES, OF_MUON) if part in table)
     _require(name, table, PARTS + further)
     kinds = [
         _numbers(f"{name}: layer {number}", each, LAYER)
@@ -117,6 +123,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
             for number, each in enumerate(_list(name, {OF_HOSTS: [], **table}, OF_HOSTS))
         ),
         copies=lines.get(OF_COPIES, {}),
+        muon=_of_matrices(name, table[OF_MUON], kinds) if OF_MUON in table else {},
     )
 
 
@@ -124,6 +131,28 @@ def _lines(name: str, part: str, table: Table) -> dict[str, Numbers]:
     """The line of each algorithm."""
     _require(f"{name}: {part}", table, DATA)
     return {way: _numbers(f"{name}: {part}: {way}", table[way], LINE) for way in DATA}
+
+
+def _of_matrices(
+    name: str, table: Table, kinds: Sequence[Numbers]
+) -> dict[str, tuple[float, Seconds]]:
+    """Of each algorithm, the fixed seconds, and those of each layer."""
+    _require(f"{name}: {OF_MUON}", table, MATRICES)
+    found = {}
+    for way in MATRICES:
+        where = f"{name}: {OF_MUON}: {way}"
+        _require(where, table[way], ("fixed", "layers"))
+        layers = _list(where, table[way], "layers")
+        if len(layers) != len(kinds):
+            raise InvalidConfiguration(
+                FIELD, f"{where}: layers must have {len(kinds)} numbers, as many as there are kinds"
+            )
+        numbers = {f"kind {number}": each for number, each in enumerate(layers)}
+        fixed, *each = _numbers(
+            where, {"fixed": table[way]["fixed"]} | numbers, ["fixed", *numbers]
+        ).values()
+        found[way] = fixed, np.repeat(each, [int(kind["count"]) for kind in kinds])
+    return found
 
 
 def _list(name: str, table: Table, key: str) -> list[Any]:

@@ -18,6 +18,7 @@ UNITS = {
     "hosts": "processes on each; bytes per second of all that leaves it, and of all that enters",
     "data": "seconds, and seconds for each parameter",
     "copies": "the same where two ranks hold copies of the same stages",
+    "muon": "fixed seconds of Muon's matrices, and those of a layer of each kind",
     "dispatch": "seconds to launch a task: after another on its lane, or after a cross-lane wait",
 }
 """Comments of the parts of a profile."""

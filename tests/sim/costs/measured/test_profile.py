@@ -21,7 +21,7 @@ from bfpp.schedules import (
     Sharding,
     build_graph,
 )
-from bfpp.sim.costs.measured.profile import DATA, load_profile, read_profile
+from bfpp.sim.costs.measured.profile import DATA, MATRICES, load_profile, read_profile
 from bfpp.sim.costs.measured.profile_file import as_toml, inline
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations
@@ -56,6 +56,12 @@ PROFILE = {
     ],
     "data": dict.fromkeys(DATA, LINE),
     "dispatch": {"next": 0.0, "wake": 0.0},
+}
+
+
+MUON = {
+    way: {"fixed": 2.0**number, "layers": [0.0, 3.0 + number, 0.0]}
+    for number, way in enumerate(MATRICES)
 }
 
 
@@ -157,6 +163,26 @@ def test_each_way_has_a_price_of_its_own(tmp_path, sharding, clipping):
         assert set(seconds[graph.operation == operation]) <= {prices[way]}
 
 
+@pytest.mark.parametrize("clipping", [False, True])
+@pytest.mark.parametrize("sharding", Sharding)
+def test_matrices_of_muon_cost_what_their_layers_do(tmp_path, sharding, clipping):
+    file = tmp_path / "muon.toml"
+    file.write_text(as_toml(changed(muon=MUON)))
+    communication = Communication(sharding, clipping=clipping, muon=True)
+    graph = build_graph("breadth-first", Layout(2, 2), communication)
+    seconds = load_profile(str(file)).costs(graph).seconds
+    is_whole = sharding is Sharding.NONE
+    of_shares, clipped = "" if is_whole else "-of-shares", "clipped-" if clipping else ""
+    own = MUON[f"{clipped}orthogonalise{of_shares}"]
+    expected = own["fixed"] + 32 * own["layers"][1]
+    assert seconds[graph.operation == Operation.ORTHOGONALISE] == pytest.approx([expected] * 2)
+    update, shares = MUON["muon-optimizer"], 1 if is_whole else 2
+    others = LINE["per_parameter"] * np.array([10, 30])  # embedding and head, which AdamW updates
+    expected = update["fixed"] + (32 * update["layers"][1] + others) / shares
+    updates = graph.operation == Operation.OPTIMIZER
+    assert seconds[updates] == pytest.approx(expected[graph.rank[updates]])
+
+
 def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
     file = tmp_path / "lags.toml"
     file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
@@ -206,6 +232,14 @@ BROKEN = [
         {"channels": [{"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": 0.0}]},
         "channel 0: bandwidth must be more than 0",
     ),
+    (
+        {"muon": MUON | {"orthogonalise": {"fixed": 1.0, "layers": [1.0]}}},
+        "muon: orthogonalise: layers must have 3 numbers, as many as there are kinds",
+    ),
+    (
+        {"muon": MUON | {"orthogonalise": {"fixed": 1.0, "layers": [1.0, -1.0, 0.0]}}},
+        "muon: orthogonalise: kind 1 must be at least 0, not -1",
+    ),
     ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 1, not 'two'"),
 ]
 
@@ -248,6 +282,11 @@ def test_another_number_of_ranks_is_pointed_out(path, bfpp):
         (["--dp", "3"], "--dp: bench was measured with 2, not 3"),
         (["--forward", "1"], "--forward: cannot be combined with --profile"),
         (["--model", "bert-52b"], "--model: cannot be combined with --profile"),
+        (["--update-rule", "sgd"], "--update-rule: cannot be combined with --profile"),
+        (
+            ["--update-rule", "muon"],
+            "--profile: bench was measured without bfpp calibrate --optimizer muon",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_profile(path, bfpp, words, error):
