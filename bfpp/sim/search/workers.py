@@ -222,7 +222,8 @@ class QueuedJob:
 class JobQueue:
     """An executor that runs at most `most` jobs at a time.
 
-    Its jobs raise `lost` where their process was killed. It has no threads that wait for jobs: an interruption would have to wait for these, too.
+    Jobs raise `lost` where their process was killed. No threads wait for them: an interruption
+    would have to wait for these, too.
     """
 
     def __init__(
