@@ -30,7 +30,7 @@ from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, p
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import LeftOut, Script, read_script
-from bfpp.launchers.sources.shell_calls import how_to_give, script_call, unknown_in
+from bfpp.launchers.sources.shell_calls import POSITIONAL, how_to_give, script_call, unknown_in
 from bfpp.launchers.torchtitan import reading as torchtitan
 from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS
 from bfpp.schedules import InvalidConfiguration
@@ -162,12 +162,15 @@ def _place(left_out: LeftOut) -> str:
 
 def _what_it_needs(path: str, script: Script, reason: str) -> str:
     """The part of a script that decides what is missing or unknown, and how to say its variable."""
-    for name in unknown_in(reason):
-        return f"; it {how_to_give(name, path)}"
-    for left_out in script.left_out:
-        for name in left_out.unknown:
-            return f"; {_place(left_out)}, {how_to_give(name, path)}"
-    return ""
+    said = unknown_in(reason)
+    arguments = [f"it {how_to_give(name, path)}" for name in said if name in POSITIONAL]
+    parts = [
+        f"{_place(left_out)}, {how_to_give(name, path)}"
+        for left_out in script.left_out
+        for name in left_out.unknown
+    ]
+    others = [f"it {how_to_give(name, path)}" for name in said]
+    return "".join(f"; {each}" for each in [*arguments, *parts, *others][:1])
 
 
 def _left_out(path: str, script: Script, chosen: int) -> Iterator[Ignored]:

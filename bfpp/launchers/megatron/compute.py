@@ -178,6 +178,8 @@ def _recompute(given: Arguments, model: Transformer) -> str:
         kind, modules = kind or "selective", (*(modules or ()), "moe")
     if given["--recompute-activations"]:
         kind = "selective"
+    if given["--checkpoint-activations"]:
+        kind = "full"
     if kind == "full":
         if method == "block":
             return str(layers or model.layers)

@@ -53,6 +53,7 @@ WITHOUT_EFFECT = {
         "norm-epsilon layernorm-epsilon rotary-base rotary-percent rotary-scaling-factor mscale* "
         "rotary-seq-len-* rope-scaling* yarn-* no-yarn-* use-rope-scaling rope-type "
         "moe-aux-loss-* moe-z-loss-* moe-router-topk-scaling-* moe-router-bias-update-* "
+        "moe-loss-coeff moe-min-capacity moe-eval-capacity-factor "
         "moe-router-enable-expert-bias moe-router-load-balancing-* moe-router-score-* "
         "moe-router-pre-softmax mtp-loss-* beta-fast beta-slow original-max-position-* "
         "label-smoothing glu-linear-offset softmax-scale softmax-type attention-softmax-* "
@@ -77,6 +78,7 @@ WITHOUT_EFFECT = {
     "the code's version": (
         "no-position-embedding pipeline-dtype params-dtype autocast-* enable-autocast "
         "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p "
+        "deepspeed deepspeed-mpi no-pipeline-parallel create-moe-param-group "
         "cuda-graph-warmup-* use-mcore-models use-legacy-models enable-experimental spec export-*"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
@@ -115,7 +117,15 @@ OF_LITTLE_EFFECT = {
     "multiprocessors that dispatch takes are not modelled": ("moe-*-num-sms* high-priority-*"),
     "memory of the host is not modelled": "empty-unused-memory-level no-empty-*",
     "another attention is computed in full": "experimental-attention-variant dsa-*",
-    "the optimizer's states are predicted on the device": "optimizer-cpu-offload* cpu-offload*",
+    "the optimizer's states are predicted on the device": (
+        "optimizer-cpu-offload* cpu-offload* cpu-optimizer cpu-torch-adam"
+    ),
+    "DeepSpeed's own file is not read: --zero-stage, or --sharding, says the stage of ZeRO": (
+        "deepspeed-config"
+    ),
+    "activations are predicted whole, and on the device": (
+        "partition-activations contigious-checkpointing checkpoint-in-cpu"
+    ),
 }
 """Flags that are known to matter little or in part, and why they are left out."""
 

@@ -25,7 +25,7 @@ _UNKNOWN_FOLDER = re.compile(r"^(?:\$\(.*\)|`.*`|\$\{?\w+\}?)/")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*#])")
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """A script that is started, and its arguments."""
 
     file: Path
@@ -37,7 +37,7 @@ def program_name(word: str) -> str:
     return PurePosixPath(word).name or "."
 
 
-def script_call(fields: Sequence[str], folder: Path) -> Call | None:
+def script_call(fields: Sequence[str], folder: Path) -> ScriptCall | None:
     """The script that a command starts; None if it starts none that is there."""
     program = program_name(fields[0])
     if program.endswith(SCRIPTS) and program not in LAUNCHERS:
@@ -49,7 +49,7 @@ def script_call(fields: Sequence[str], folder: Path) -> Call | None:
     for at, field in enumerate(fields[first:], first):
         file = folder / _UNKNOWN_FOLDER.sub("", field)
         if exists(file) and file.is_file():
-            return Call(file, tuple(fields[at + 1 :]))
+            return ScriptCall(file, tuple(fields[at + 1 :]))
     return None
 
 
