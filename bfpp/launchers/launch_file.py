@@ -46,14 +46,15 @@ OF_TESTS = "MODEL_ARGS"
 QUIET = (
     "cd", "echo", "mkdir", "set", "source", ".", "exit", "module", "pip", "date", "wait", "sleep",
     "printf", "true", "trap", "ulimit", "unset", "shift", "git", "export", "nvidia-smi", "rm",
-    "chmod", "cp", "touch", "pwd", "umask", "tee", "scontrol", "hostname",
+    "chmod", "cp", "touch", "pwd", "umask", "tee", "scontrol", "hostname", "cat", "sed", "awk",
+    "grep", "wget", "curl", "ls",
 )  # fmt: skip
 """Commands that prepare a run; they are named, as they may set what a script reads."""
 
 MAY_SET = ("source", ".", "module")
 
 TRAINS = re.compile("train|tune")
-OTHERWISE = re.compile("generat|inference|server|convert|preprocess|export|eval|prompt|msdp")
+OTHERWISE = re.compile("generat|inference|server|convert|preprocess|export|eval|prompt|msdp|analy")
 """Parts of the names of programs that train, and that do something else."""
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

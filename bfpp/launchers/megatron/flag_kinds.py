@@ -26,7 +26,7 @@ MODEL = {
     **_row(
         COUNT,
         "num-layers hidden-size ffn-hidden-size num-attention-heads "
-        "num-query-groups=1 kv-channels seq-length max-position-embeddings "
+        "num-query-groups=1 num-key-value-heads kv-channels seq-length max-position-embeddings "
         "vocab-size padded-vocab-size make-vocab-size-divisible-by=128 mtp-num-layers=0",
     ),
     **_row(
@@ -128,7 +128,10 @@ COMPUTE = {
         "recompute-activations moe-layer-recompute fine-grained-activation-offloading "
         "use-flash-attn enable-cuda-graph external-cuda-graph checkpoint-activations",
     ),
-    **_row(TEXT, "recompute-granularity recompute-method cuda-graph-impl=none"),
+    **_row(
+        TEXT,
+        "recompute-granularity recompute-method activations-checkpoint-method cuda-graph-impl=none",
+    ),
     **_row(TEXT, "attention-backend=auto transformer-impl=transformer_engine"),
     **_row(COUNT, "recompute-num-layers"),
     **_row(LIST, "recompute-modules offload-modules cuda-graph-modules cuda-graph-scope"),
@@ -146,6 +149,10 @@ OTHER_NAMES = {
     "--topk": "--moe-router-topk",
     "--expert-interval": "--moe-layer-freq",
     "--checkpoint-num-layers": "--recompute-num-layers",
+    "--activations-checkpoint-num-layers": "--recompute-num-layers",
+    "--use-flash-attn-v1": "--use-flash-attn",
+    "--use-flash-attn-v2": "--use-flash-attn",
+    "--use-flash-attn-triton": "--use-flash-attn",
     "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",
 }
 """Further names of flags, as in older releases, in Megatron-DeepSpeed, and in Python."""

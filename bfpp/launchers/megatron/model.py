@@ -138,7 +138,7 @@ def model_of(given: Arguments, name: str) -> Transformer:
         sequence=given.required("--seq-length"),
         vocabulary=_vocabulary(given),
         mlp=given["--ffn-hidden-size"] or _mlp_width(hidden, gated=gated),
-        kv_heads=given["--num-query-groups"] if grouped else None,
+        kv_heads=given["--num-query-groups" if grouped else "--num-key-value-heads"],
         gated=gated,
         tied_embeddings=not given["--untie-embeddings-and-output-weights"],
         norm="rms" if given["--normalization"].lower() == RMS.lower() else "layer",

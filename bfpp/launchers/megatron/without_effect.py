@@ -40,9 +40,9 @@ WITHOUT_EFFECT = {
         "scheduler-* optimizer-eps optimizer-beta*"
     ),
     "length of the run": (
-        "train-iters train-samples train-epochs exit-* eval-* max-steps iterations-to-skip "
-        "skip-* phase-transition-* val-* limit-val-* validation-* max-time max-epochs "
-        "train-sync-interval"
+        "train-iters train-samples train-tokens train-epochs exit-* eval-* max-steps "
+        "iterations-to-skip skip-* phase-transition-* val-* limit-val-* validation-* max-time "
+        "max-epochs train-sync-interval"
     ),
     "initial values and random numbers": (
         "init-method-* seed *-init-method embedding-init-* *te-rng-tracker perform-initialization "
@@ -57,10 +57,10 @@ WITHOUT_EFFECT = {
         "moe-router-enable-expert-bias moe-router-load-balancing-* moe-router-score-* "
         "moe-router-pre-softmax mtp-loss-* beta-fast beta-slow original-max-position-* "
         "label-smoothing glu-linear-offset softmax-scale softmax-type attention-softmax-* "
-        "apply-query-key-layer-scaling calculate-per-token-loss multi-latent-scale "
-        "rotary-interleaved moe-apply-probs-on-input apply-residual-connection-* "
-        "bert-no-binary-head dsa-indexer-loss-coeff scale-factor moe-input-jitter-* "
-        "rope-scaling-factor"
+        "no-query-key-layer-scaling apply-query-key-layer-scaling calculate-per-token-loss "
+        "multi-latent-scale rotary-interleaved moe-apply-probs-on-input "
+        "apply-residual-connection-* bert-no-binary-head dsa-indexer-loss-coeff scale-factor "
+        "moe-input-jitter-* rope-scaling-factor"
     ),
     "scales of FP8": "fp8-amax-* fp8-margin fp8-interval fp8-wgrad no-fp8-wgrad",
     "scaling of the loss": "loss-scale* initial-loss-scale min-loss-scale hysteresis",
@@ -79,7 +79,8 @@ WITHOUT_EFFECT = {
         "no-position-embedding pipeline-dtype params-dtype autocast-* enable-autocast "
         "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p "
         "deepspeed deepspeed-mpi no-pipeline-parallel create-moe-param-group "
-        "cuda-graph-warmup-* use-mcore-models use-legacy-models enable-experimental spec export-*"
+        "mcore-gpt transformer-engine cuda-graph-warmup-* use-mcore-models use-legacy-models "
+        "enable-experimental spec export-*"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
     "inference of reinforcement learning": "rl-* grpo-* langrl-* refit-*",
@@ -107,6 +108,8 @@ OF_LITTLE_EFFECT = {
     "transfers of the first and last micro-batches are predicted to overlap by their order": (
         "overlap-p2p-communication-warmup-flush overlap-p2p-comm-*"
     ),
+    "transfers are posted as Megatron-LM does by default": "batch-p2p-comm",
+    "weights have a copy in single precision, and the optimizer's states": "megatron-amp-*",
     "weight gradients of the embedding are computed with the others": (
         "defer-embedding-wgrad-* wgrad-deferral-limit"
     ),
@@ -124,6 +127,7 @@ OF_LITTLE_EFFECT = {
         "deepspeed-config"
     ),
     "activations are predicted whole, and on the device": (
+        "distribute-checkpointed-activations distribute-saved-activations "
         "partition-activations contigious-checkpointing checkpoint-in-cpu"
     ),
 }

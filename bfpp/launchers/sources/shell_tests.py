@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 
 def tested(words: Sequence[str]) -> bool | None:
-    """The result of `[ ... ]` or `[[ ... ]]`; None where it depends on a command that runs."""
+    """The result of a test, `true` or `false`; None where it depends on a command that runs."""
+    if [*words] in (["true"], ["false"]):
+        return words[0] == "true"
     if words[:1] not in (["["], ["[["]) or len(words) < 3:
         return None
     inside = [word for word in words[1:-1] if word not in ("(", ")")]

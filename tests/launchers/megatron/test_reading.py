@@ -141,6 +141,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "all is recomputed, by an older name": (
         f"{SMALL} --checkpoint-activations --checkpoint-num-layers 1", {"recompute": "full"},
     ),
+    "all is recomputed, by another": (
+        f"{SMALL} --activations-checkpoint-method block --activations-checkpoint-num-layers 2",
+        {"recompute": "2"},
+    ),
+    "DeepSpeed's heads of keys": (f"{SMALL} --num-key-value-heads 4", {"model.kv_heads": 4}),
     "dense layers first": (f"{EXPERTS} --moe-layer-freq ([0]*3+[1]*21)", {"model.dense_layers": 3}),
     "BERT": (f"{SMALL} --bert-no-binary-head", {"model.causal": False, "model.head_layers": 1}),
     "latents": (

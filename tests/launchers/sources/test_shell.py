@@ -103,6 +103,9 @@ def test_drawn_words_are_those_of_the_shell(
 
 
 WITH_ARGUMENTS = {
+    "words as tests": (
+        "A=true\nB=false\nif $A; then show 1; fi\nif $B; then show 2; else show 3; fi"
+    ),
     "each": 'show "$1" "${2}" "$3" ${4:-none} $#',
     "all": 'show "$@" ; show $@ ; show ${@:2} ; show "${@:3}"',
     "shifted": 'A=$1\nshift\nshow $A "$@" $# ${@:2}\nshift 2\nshow $# "$1"',
