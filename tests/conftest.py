@@ -29,6 +29,9 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors are faster so
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes compile the package once
+
 
 LONG = (
     "executor/processes/test_safety.py",

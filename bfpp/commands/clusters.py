@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from bfpp.options.cluster_files import noted_cluster
 from bfpp.reports.presets import Presets, file_text
 from bfpp.sim.cluster.cluster import Cluster, load_cluster
 from bfpp.sim.experiment.deviations import Constant, constants_of
@@ -13,7 +14,7 @@ from bfpp.sim.experiment.deviations import Constant, constants_of
 def _record(cluster: Cluster) -> dict[str, Any]:
     parts = asdict(cluster)
     levels = {level["name"]: level for level in parts["levels"]}
-    del parts["origins"]
+    del parts["origins"], parts["doubts"]
     return {
         **parts,
         **levels,
@@ -57,7 +58,7 @@ CLUSTERS = Presets[Cluster](
         "across": lambda cluster: _per_second(cluster.levels[-1].bandwidth),
         "FLOP/B": lambda cluster: f"{cluster.network_intensity:,.0f}",
     },
-    load=load_cluster,
+    load=lambda name_or_path: noted_cluster("clusters", name_or_path),
     record=_record,
     text=_text,
 )

@@ -22,7 +22,13 @@ from bfpp.schedules.reading import parsed, read_file
 from bfpp.sim.models.hugging_face import is_config
 from bfpp.sim.models.model import load_model
 from bfpp.terminal.error_lines import blaming, refusing
-from bfpp.terminal.formats import CONFIG, DISTRIBUTED, METADATA, SAFETENSORS
+from bfpp.terminal.formats import (
+    CONFIG,
+    DISTRIBUTED,
+    DISTRIBUTED_MARK,
+    METADATA,
+    SAFETENSORS,
+)
 from bfpp.terminal.number_types import whole_number
 from bfpp.terminal.outputs import Output, add_force_argument, add_output_folder
 from bfpp.terminal.printing import print_json, print_table
@@ -191,8 +197,10 @@ def _write_folder(export: ExportedWeights, metadata: Output, data: Output) -> No
         TemporaryDirectory(dir=data.place.parent, prefix=".bfpp-") as folder,
     ):
         export.write(Path(folder))
-        Path(folder, DATA_FILE).replace(first)
-        Path(folder, METADATA_FILE).replace(last)
+        for name, place in ((DATA_FILE, first), (METADATA_FILE, last)):
+            with Path(folder, name).open("ab") as file:
+                file.write(DISTRIBUTED_MARK)
+            Path(folder, name).replace(place)
 
 
 def _chosen(path: Path, step: int | None) -> Path:

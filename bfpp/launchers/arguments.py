@@ -65,6 +65,11 @@ def _whole(words: Words) -> int | None:
     return number if number is not None and 0 <= number < 2**31 else None
 
 
+def _wholes(words: Words) -> tuple[int, ...] | None:
+    numbers = [_whole((word,)) for word in words]
+    return tuple(each for each in numbers if each is not None) if None not in numbers else None
+
+
 def _number(words: Words) -> float | None:
     number = real(words[0]) if len(words) == 1 else -1.0
     return number if is_usable(number) else None
@@ -85,6 +90,7 @@ def _listed(words: Words) -> Words | None:
 _SWITCHED = {"true": True, "1": True, "false": False, "0": False}
 
 COUNT = ValueKind("a whole number", _whole)
+COUNTS = ValueKind("whole numbers", _wholes)
 NUMBER = ValueKind("a number of at least 0", _number)
 SWITCH = ValueKind("a flag alone, or true or false", _switch)
 TEXT = ValueKind("one value", _text)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words, shortened
@@ -24,11 +25,12 @@ from bfpp.launchers.megatron.recipes import (
     sections_left_out,
 )
 from bfpp.launchers.megatron.without_effect import reason_of
-from bfpp.launchers.recognise import RECIPE, SCRIPTS, TOML, YAML, is_recipe
-from bfpp.launchers.sources.command_words import Program, is_command, program_of
+from bfpp.launchers.recognise import RECIPE, TOML, YAML, is_recipe
+from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
-from bfpp.launchers.sources.shell import Script, read_script
+from bfpp.launchers.sources.shell import LeftOut, Script, read_script
+from bfpp.launchers.sources.shell_calls import POSITIONAL, how_to_give, script_call, unknown_in
 from bfpp.launchers.torchtitan import reading as torchtitan
 from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS
 from bfpp.schedules import InvalidConfiguration
@@ -44,14 +46,15 @@ OF_TESTS = "MODEL_ARGS"
 QUIET = (
     "cd", "echo", "mkdir", "set", "source", ".", "exit", "module", "pip", "date", "wait", "sleep",
     "printf", "true", "trap", "ulimit", "unset", "shift", "git", "export", "nvidia-smi", "rm",
-    "chmod", "cp", "touch", "pwd", "umask", "tee", "scontrol", "hostname",
+    "chmod", "cp", "touch", "pwd", "umask", "tee", "scontrol", "hostname", "cat", "sed", "awk",
+    "grep", "wget", "curl", "ls",
 )  # fmt: skip
 """Commands that prepare a run; they are named, as they may set what a script reads."""
 
 MAY_SET = ("source", ".", "module")
 
 TRAINS = re.compile("train|tune")
-OTHERWISE = re.compile("generat|inference|server|convert|preprocess|export|eval|prompt|msdp")
+OTHERWISE = re.compile("generat|inference|server|convert|preprocess|export|eval|prompt|msdp|analy")
 """Parts of the names of programs that train, and that do something else."""
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -97,10 +100,16 @@ def _command(text: str) -> LaunchFile:
         environment[assigned[1]] = assigned[2]
         words = words[1:]
     program = program_of(words, environment)
-    if program is None:
-        reason = "the command names no program that trains, as torchrun ... pretrain_gpt.py does"
+    if program is not None:
+        return _of_program("the command", program, ())
+    call = script_call(words, Path()) if words else None
+    if call is None:
+        reason = (
+            "the command names no program that trains, as torchrun ... pretrain_gpt.py does, nor a "
+            "script that is there"
+        )
         raise InvalidConfiguration(FIELD, reason)
-    return _of_program("the command", program, ())
+    return _script(str(call.file), call.arguments, environment)
 
 
 def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
@@ -122,9 +131,11 @@ def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> La
     )
 
 
-def _script(path: str) -> LaunchFile:
+def _script(
+    path: str, arguments: Sequence[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+) -> LaunchFile:
     """A shell script: the last command in it that trains."""
-    script = read_script(path, text_of_file(path))
+    script = read_script(path, text_of_file(path), arguments, environment)
     known = {name: str(value) for name, value in script.variables.items()}
     launches = [
         (command, program)
@@ -134,18 +145,40 @@ def _script(path: str) -> LaunchFile:
     if not launches:
         reason = f"{path} has no command that trains, as torchrun ... pretrain_gpt.py does"
         if script.left_out:
-            line, text = script.left_out[-1]
-            reason += f", but where it depends on what runs: line {line}, {shortened(text)}"
-        raise InvalidConfiguration(FIELD, reason)
+            left_out = script.left_out[-1]
+            reason += ", but where it depends on what runs: " + _place(left_out)
+        raise InvalidConfiguration(FIELD, reason + _what_it_needs(path, script, ""))
     trains = [each for each in launches if TRAINS.search(each[1].name)]
     chosen, program = (trains or launches)[-1]
-    return _of_program(path, program, _left_out(script, chosen.line))
+    try:
+        return _of_program(path, program, _left_out(path, script, chosen.line))
+    except InvalidConfiguration as error:
+        needs = _what_it_needs(path, script, error.reason)
+        raise InvalidConfiguration(error.field, error.reason + needs) from None
 
 
-def _left_out(script: Script, chosen: int) -> Iterator[Ignored]:
+def _place(left_out: LeftOut) -> str:
+    return f"line {left_out.line}, {shortened(left_out.text)}"
+
+
+def _what_it_needs(path: str, script: Script, reason: str) -> str:
+    """The part of a script that decides what is missing or unknown, and how to say its variable."""
+    said = unknown_in(reason)
+    arguments = [f"it {how_to_give(name, path)}" for name in said if name in POSITIONAL]
+    parts = [
+        f"{_place(left_out)}, {how_to_give(name, path)}"
+        for left_out in script.left_out
+        for name in left_out.unknown
+    ]
+    others = [f"it {how_to_give(name, path)}" for name in said]
+    return "".join(f"; {each}" for each in [*arguments, *parts, *others][:1])
+
+
+def _left_out(path: str, script: Script, chosen: int) -> Iterator[Ignored]:
     """Lines of a script that are not understood."""
-    for line, text in script.left_out:
-        yield Ignored(f"line {line}", text[:60], True, "depends on what runs, and is left out")
+    for line, text, unknown in script.left_out:
+        why = how_to_give(unknown[0], path) if unknown else "depends on what runs"
+        yield Ignored(f"line {line}", text[:60], True, f"{why}, and is left out")
     for command in script.commands:
         name = Path(command.words[0]).name
         if command.line != chosen:

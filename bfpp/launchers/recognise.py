@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bfpp.launchers.sources.command_words import is_command
+from bfpp.launchers.sources.command_words import SCRIPTS, is_command
 from bfpp.schedules.reading import read_file
 
-SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 YAML = (".yaml", ".yml")
 TOML = ".toml"
 

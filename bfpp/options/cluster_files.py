@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.sim.cluster.cluster import AttentionSpeed, Cluster, Device
+from bfpp.sim.cluster.cluster import AttentionSpeed, Cluster, Device, load_cluster
 from bfpp.sim.cluster.nccl import USUAL
 from bfpp.sim.cluster.network import Level
 from bfpp.sim.costs.measured.profile_file import inline, key
 from bfpp.sim.presets.file_kinds import CLUSTER
+from bfpp.sim.presets.files import Table
+from bfpp.terminal.printing import note
+
+
+def noted_cluster(
+    command: str | None, name_or_path: str, fitted: Mapping[str, Table] | None = None
+) -> Cluster:
+    """The cluster, with a note of a command on each number likely in another unit."""
+    cluster = load_cluster(name_or_path, fitted)
+    for doubt in cluster.doubts if command else ():
+        note(f"bfpp {command}: {doubt}")
+    return cluster
 
 
 def cluster_text(cluster: Cluster, about: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from bfpp.launchers.limits import ANY, TARGETS
 from bfpp.options import shared
+from bfpp.options.cluster_files import noted_cluster
 from bfpp.options.model import add_model_argument, model_of
 from bfpp.schedules import InvalidConfiguration, InvalidInput, find_schedule
 from bfpp.schedules.errors import chosen, did_you_mean
@@ -21,7 +22,7 @@ from bfpp.schedules.families.registry import DEFAULT_SCHEDULES
 from bfpp.schedules.layout.cut import CUTS
 from bfpp.schedules.settings.offloading import parse_offload
 from bfpp.schedules.settings.sharding import CHOICES, FULLY_SHARDED
-from bfpp.sim.cluster.cluster import Cluster, load_cluster
+from bfpp.sim.cluster.cluster import Cluster
 from bfpp.sim.cluster.constants import Constants, load_constants
 from bfpp.sim.cluster.software_profiles import IMPLEMENTATIONS, implementation_on
 from bfpp.sim.experiment.experiment import Experiment
@@ -270,7 +271,9 @@ def problem_of(options: argparse.Namespace) -> Problem:
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     constants = load_constants(options.constants) if options.constants else Constants()
-    cluster = load_cluster(options.cluster, constants.clusters)
+    cluster = noted_cluster(
+        getattr(options, shared.COMMAND, None), options.cluster, constants.clusters
+    )
     if options.max_memory:
         cluster = _with_memory(cluster, options.max_memory)
     target = TARGETS[getattr(options, "for")]

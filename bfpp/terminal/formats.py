@@ -90,8 +90,14 @@ CHAKRA = _marked("trace", (".et",), b"bfpp.source")
 TIMELINE = _with_format("timeline", JSON, "timeline")
 OPERATIONS = _with_format("table of operations", JSON, "operations")
 SAFETENSORS = _marked("file of weights", (".safetensors",), b'"generator":"bfpp"')
-METADATA = FileFormat("metadata of torch.distributed.checkpoint", (), lambda _: False)
-DISTRIBUTED = FileFormat("file of torch.distributed.checkpoint", (".distcp",), lambda _: False)
+DISTRIBUTED_MARK = b"\n# generator: bfpp\n"
+"""The end of our files of torch.distributed.checkpoint, which readers leave alone."""
+METADATA, DISTRIBUTED = (
+    FileFormat(
+        f"{what} of torch.distributed.checkpoint", ends, partial(_ends_with, DISTRIBUTED_MARK)
+    )
+    for what, ends in (("metadata", ()), ("file", (".distcp",)))
+)
 CONFIG = _marked("config.json", (".json",), b'"exported_by": "bfpp"')
 GRAPH = _with_format("task graph", (".json",), "task graph")
 PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine profile ')

@@ -183,11 +183,51 @@ def test_what_is_no_launch_file_is_refused_in_one_line(
     assert not Path("made").exists()
 
 
+@pytest.mark.usefixtures("files")
+def test_a_script_takes_the_arguments_and_variables_of_its_command(bfpp: Bfpp) -> None:
+    sizes = FLAGS.replace("--num-layers 8", "--num-layers $N")
+    Path("sized.sh").write_text(
+        'MORE=\ncase $1 in\n  small) N=8;;\n  *) N=16;;\nesac\nif [ "$PRECISION" = bf16 ]; then\n'
+        f'  MORE=--bf16\nfi\nshift\ntorchrun pretrain_gpt.py {sizes} $MORE "$@"\n'
+    )
+    known = json.loads(bfpp("simulate train.sh --json")[1])
+    for shell in ("bash ", "sh -x ", "sbatch --nodes 1 ", "./"):
+        words = f"simulate --json -- PRECISION=bf16 {shell}sized.sh small --lr 1e-4 --invented 3"
+        record = json.loads(bfpp(words)[1])
+        assert record["ignored"][:2] == known["ignored"]
+        assert record["layers_of_stages"] == known["layers_of_stages"]
+    large = json.loads(bfpp("simulate --json -- PRECISION= bash sized.sh large")[1])
+    assert large["step_time"] > 1.5 * known["step_time"]
+    code, _, error = bfpp("simulate sized.sh")
+    assert code == 2
+    assert error == (
+        "bfpp simulate: SCHEDULE: sized.sh: --num-layers: must be a whole number, not '$N'; "
+        "line 2, case $1 in, depends on $1, which -- bash sized.sh ARGUMENTS gives\n"
+    )
+
+
+def test_the_setting_that_an_argument_is_names_it(bfpp: Bfpp, tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"torchrun pretrain_gpt.py {FLAGS.replace('-layers 8', '-layers $2')}\n")
+    assert bfpp(f"simulate {path}")[2].endswith(
+        f"not '$2'; it depends on $2, which -- bash {path} ARGUMENTS gives\n"
+    )
+
+
 def test_missing_files_and_what_is_no_launch_file(bfpp: Bfpp) -> None:
     code, _, error = bfpp("simulate nowhere.sh")
     assert code == 2
     assert error == "bfpp simulate: SCHEDULE: cannot read 'nowhere.sh': No such file or directory\n"
     for name in ("1f1b", "orders.csv", "mine.py:Mine", "job.toml", "DualPipeV", "echo hello"):
         assert not is_launch_file(name)
-    for name in ("a.sh", "a.yaml", "a.yml", "a.slurm", "A=1 torchrun a.py", "python a.py --x 1"):
+    for name in (
+        "a.sh",
+        "a.yaml",
+        "a.yml",
+        "a.slurm",
+        "A=1 torchrun a.py",
+        "python a.py --x 1",
+        "bash a.sh 70b",
+        "X=1 sbatch -N 2 a.slurm",
+    ):
         assert is_launch_file(name)

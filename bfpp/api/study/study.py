@@ -16,6 +16,11 @@ from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
 
 
+def file_name(text: str) -> str:
+    """A text as the name of a file: what is between words is a dash."""
+    return re.sub(r"[^\w.=]+", "-", text)
+
+
 @dataclass(frozen=True)
 class Measuring:
     """Repetitions of a cell, in blocks: all cells once, in an order drawn anew for each block.
@@ -49,7 +54,7 @@ class Session:
     @property
     def profile(self) -> str:
         """The name of the profile's file, in the folder of the study."""
-        return f"{self.name.replace(' ', '-').replace('/', '-')}.toml"
+        return f"{file_name(self.name)}.toml"
 
 
 def session_of(network: str, experiment: Experiment) -> Session:
@@ -127,7 +132,7 @@ class StudyCell:
         """The name of its timeline's file: by its values, since other cells may be added."""
         others = (f"{name}={value}" for name, value in sorted(self.others.items()))
         words = "-".join((self.session.name, self.schedule, *others))
-        return re.sub(r"[^\w.=]+", "-", words) + ".json.gz"
+        return f"{file_name(words)}.json.gz"
 
     @property
     def session(self) -> Session:

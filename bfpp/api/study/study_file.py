@@ -22,6 +22,7 @@ from bfpp.api.study.study import (
     Measuring,
     Study,
     StudyCell,
+    file_name,
 )
 from bfpp.launchers.own.model import SIZES, VOCABULARY, require_layers
 from bfpp.schedules import InvalidConfiguration
@@ -208,6 +209,12 @@ def _networks(path: str, table: Table | None, hosts: StudyHosts) -> dict[str, fl
     rates = require_keys(FIELD, f"{path}: networks", table, dict.fromkeys(table, float))
     if not rates:
         raise InvalidConfiguration(FIELD, f"{path}: networks must hold at least one")
+    by_file: dict[str, str] = {}
+    for name in rates:
+        other = by_file.setdefault(file_name(name), name)
+        if other != name:
+            reason = f"{other!r} and {name!r} have the same files; give one another name"
+            raise InvalidConfiguration(FIELD, f"{path}: networks: {reason}")
     return dict(rates)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bfpp.api.study.intervals import MeanInterval
 from bfpp.api.study.results import NETWORK
-from bfpp.api.study.study import SCHEDULE, StudyCell, session_of
+from bfpp.api.study.study import BACKEND, SCHEDULE, StudyCell, session_of
 from bfpp.api.study.study_file import cell_experiment
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.formats.python_file import require_trust
@@ -83,11 +83,17 @@ def read_cells(path: Path, *, trust: bool = False, **common: str) -> list[Measur
             posted = StudyCell(row.network, row.values, row.experiment).predicted
             experiment = posted.changed(**own | common)
             measured = {"step_seconds": row.measured.mean}
-            rows.append(Measurement(experiment, row.values[SCHEDULE], measured, row.network))
+            place = " ".join((row.network, *_runtime(row)))
+            rows.append(Measurement(experiment, row.values[SCHEDULE], measured, place))
             case_of(rows[-1])
         except InvalidConfiguration as error:
             raise InvalidInput(f"{path}: {error}") from None
     return rows
+
+
+def _runtime(row: TableRow) -> list[str]:
+    """The runtime, in a table of several."""
+    return [row.values[BACKEND]] if BACKEND in row.values else []
 
 
 def _row(given: Mapping[str | None, str | None], where: str) -> TableRow:

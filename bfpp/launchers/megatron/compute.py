@@ -178,6 +178,9 @@ def _recompute(given: Arguments, model: Transformer) -> str:
         kind, modules = kind or "selective", (*(modules or ()), "moe")
     if given["--recompute-activations"]:
         kind = "selective"
+    older = given["--activations-checkpoint-method"]
+    if given["--checkpoint-activations"] or older:
+        kind, method = "full", method or older
     if kind == "full":
         if method == "block":
             return str(layers or model.layers)

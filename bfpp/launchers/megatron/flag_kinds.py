@@ -1,15 +1,15 @@
 """The flags of Megatron-LM that an experiment is written as and read from: kinds and defaults.
 
 They are those of Megatron-LM 0.20 (`megatron/training/arguments.py`, and the fields of its
-configurations), and older ones that scripts still use. A value that is a default is not written;
-one that is not given is read as its default.
+configurations), older ones that scripts still use, and those of Megatron-DeepSpeed. A value that is
+a default is not written; one that is not given is read as its default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bfpp.launchers.arguments import COUNT, LIST, NUMBER, SWITCH, TEXT, Flag, ValueKind
+from bfpp.launchers.arguments import COUNT, COUNTS, LIST, NUMBER, SWITCH, TEXT, Flag, ValueKind
 
 
 def _row(kind: ValueKind, names: str) -> dict[str, Flag]:
@@ -26,7 +26,7 @@ MODEL = {
     **_row(
         COUNT,
         "num-layers hidden-size ffn-hidden-size num-attention-heads "
-        "num-query-groups=1 kv-channels seq-length max-position-embeddings "
+        "num-query-groups=1 num-key-value-heads kv-channels seq-length max-position-embeddings "
         "vocab-size padded-vocab-size make-vocab-size-divisible-by=128 mtp-num-layers=0",
     ),
     **_row(
@@ -52,9 +52,10 @@ LATENTS = {
 }
 
 EXPERTS = {
+    **_row(COUNTS, "num-experts=0"),
     **_row(
         COUNT,
-        "num-experts=0 moe-router-topk=2 moe-ffn-hidden-size moe-shared-expert-intermediate-size "
+        "moe-router-topk=2 moe-ffn-hidden-size moe-shared-expert-intermediate-size "
         "moe-router-num-groups moe-router-group-topk",
     ),
     **_row(NUMBER, "moe-expert-capacity-factor activation-func-clamp-value"),
@@ -73,8 +74,8 @@ GROUPS = {
     **_row(
         COUNT,
         "tensor-model-parallel-size=1 pipeline-model-parallel-size=1 context-parallel-size=1 "
-        "expert-model-parallel-size=1 expert-tensor-parallel-size micro-batch-size "
-        "global-batch-size",
+        "ds-sequence-parallel-size=1 expert-model-parallel-size=1 expert-tensor-parallel-size "
+        "micro-batch-size global-batch-size",
     ),
     **_row(LIST, "cp-comm-type=p2p rampup-batch-size step-batch-size-schedule"),
     **_row(SWITCH, "sequence-parallel tp-comm-overlap"),
@@ -101,7 +102,7 @@ REPLICAS = {
         "use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2 "
         "overlap-grad-reduce overlap-param-gather",
     ),
-    **_row(COUNT, "num-distributed-optimizer-instances=1"),
+    **_row(COUNT, "num-distributed-optimizer-instances=1 zero-stage"),
     **_row(TEXT, "data-parallel-sharding-strategy=optim_grads_params ckpt-format=torch_dist"),
     **_row(NUMBER, "clip-grad=1.0"),
 }
@@ -125,9 +126,12 @@ COMPUTE = {
     **_row(
         SWITCH,
         "recompute-activations moe-layer-recompute fine-grained-activation-offloading "
-        "use-flash-attn enable-cuda-graph external-cuda-graph",
+        "use-flash-attn enable-cuda-graph external-cuda-graph checkpoint-activations",
     ),
-    **_row(TEXT, "recompute-granularity recompute-method cuda-graph-impl=none"),
+    **_row(
+        TEXT,
+        "recompute-granularity recompute-method activations-checkpoint-method cuda-graph-impl=none",
+    ),
     **_row(TEXT, "attention-backend=auto transformer-impl=transformer_engine"),
     **_row(COUNT, "recompute-num-layers"),
     **_row(LIST, "recompute-modules offload-modules cuda-graph-modules cuda-graph-scope"),
@@ -140,9 +144,18 @@ OTHER_NAMES = {
     "--encoder-num-layers": "--num-layers",
     "--encoder-seq-length": "--seq-length",
     "--use-custom-fsdp": "--use-megatron-fsdp",
+    "--moe-expert-parallel-size": "--expert-model-parallel-size",
+    "--moe-train-capacity-factor": "--moe-expert-capacity-factor",
+    "--topk": "--moe-router-topk",
+    "--expert-interval": "--moe-layer-freq",
+    "--checkpoint-num-layers": "--recompute-num-layers",
+    "--activations-checkpoint-num-layers": "--recompute-num-layers",
+    "--use-flash-attn-v1": "--use-flash-attn",
+    "--use-flash-attn-v2": "--use-flash-attn",
+    "--use-flash-attn-triton": "--use-flash-attn",
     "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",
 }
-"""Further names of flags, as in older releases and in Python."""
+"""Further names of flags, as in older releases, in Megatron-DeepSpeed, and in Python."""
 
 FLAGS: Mapping[str, Flag] = {
     **MODEL, **LATENTS, **EXPERTS, **GROUPS, **STAGES, **REPLICAS, **PRECISION, **COMPUTE,

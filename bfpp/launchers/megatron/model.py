@@ -138,10 +138,10 @@ def model_of(given: Arguments, name: str) -> Transformer:
         sequence=given.required("--seq-length"),
         vocabulary=_vocabulary(given),
         mlp=given["--ffn-hidden-size"] or _mlp_width(hidden, gated=gated),
-        kv_heads=given["--num-query-groups"] if grouped else None,
+        kv_heads=given["--num-query-groups" if grouped else "--num-key-value-heads"],
         gated=gated,
         tied_embeddings=not given["--untie-embeddings-and-output-weights"],
-        norm="rms" if given["--normalization"] == RMS else "layer",
+        norm="rms" if given["--normalization"].lower() == RMS.lower() else "layer",
         head_dim=given["--kv-channels"],
         dropout=max(given["--attention-dropout"], given["--hidden-dropout"]) > 0,
         prediction_modules=given["--mtp-num-layers"],
@@ -163,7 +163,7 @@ def _note_small_parts(given: Arguments, model: Transformer) -> None:
     if model.positions == "learned" and longest not in (None, model.sequence):
         given.replace("--max-position-embeddings", "as many learned positions as tokens")
     biased = not given["--disable-bias-linear"]
-    if biased == (model.norm == "rms") and "--num-experts" not in given:
+    if biased == (model.norm == "rms") and _routed(given) <= 1:
         counted = "no biases are counted" if biased else "biases are counted"
         given.replace("--disable-bias-linear", f"{counted}: few parameters")
 
@@ -241,12 +241,12 @@ def _with_latents(given: Arguments, model: Transformer) -> Transformer:
 
 
 def _with_experts(given: Arguments, model: Transformer) -> Transformer:
-    if not (routed := given["--num-experts"]):
+    if (routed := _routed(given)) <= 1:  # DeepSpeed's word for none
         return model
     groups, of_token = given["--moe-router-num-groups"], given["--moe-router-group-topk"]
     experts = Experts(
         routed,
-        given["--moe-router-topk"],
+        _chosen(given),
         given["--moe-ffn-hidden-size"] or model.mlp_width,
         shared=given["--moe-shared-expert-intermediate-size"] or None,
         share_of_nodes=of_token / groups if groups and of_token else 1.0,
@@ -254,6 +254,23 @@ def _with_experts(given: Arguments, model: Transformer) -> Transformer:
         clamped=given["--activation-func-clamp-value"] is not None,
     )
     return replace(model, experts=experts, dense_layers=_dense_layers(given, model.layers))
+
+
+def _routed(given: Arguments) -> int:
+    """Experts of a layer; DeepSpeed takes a number for each."""
+    numbers = given["--num-experts"] or (0,)
+    if len(set(numbers)) > 1:
+        given.replace("--num-experts", f"{max(numbers)} experts in each layer are predicted")
+    return int(max(numbers))
+
+
+def _chosen(given: Arguments) -> int:
+    """Experts of a token."""
+    chosen, name = given["--moe-router-topk"], "--moe-router-topk"
+    if "--deepspeed" not in given or name in given:
+        return int(chosen)
+    given.assume("one expert a token, as in DeepSpeed: no --topk")
+    return 1
 
 
 def _dense_layers(given: Arguments, layers: int) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bfpp.launchers.arguments import Ignored, Words
-from bfpp.launchers.megatron.flag_kinds import FLAGS
+from bfpp.launchers.megatron.flag_kinds import FLAGS, OTHER_NAMES
 
 MARK = "tensor_model_parallel_size"
 """The name of a setting that such a file has."""
 
 RENAMED = {
     "model.encoder_seq_length": "seq-length",
+    "model.num_query_groups": "num-key-value-heads",
     "model.activations_checkpoint_granularity": "recompute-granularity",
     "model.activations_checkpoint_method": "recompute-method",
     "model.activations_checkpoint_num_layers": "recompute-num-layers",
@@ -45,6 +46,8 @@ VALUES: dict[tuple[str, str], dict[str, Words]] = {
     ("trainer.precision", "16"): {"--fp16": ()},
     ("trainer.precision", "16-mixed"): {"--fp16": ()},
     ("trainer.precision", "32"): {},
+    ("model.overlap_p2p_comm", "false"): {"--no-overlap-p2p-communication": ()},
+    ("model.overlap_p2p_comm", "true"): {},
     ("model.fp8", "true"): {"--fp8-format": ("hybrid",)},
     ("model.fp8", "false"): {},
 }
@@ -85,10 +88,10 @@ def flags_of_nemo(settings: Mapping[str, Words]) -> tuple[dict[str, Words], list
             continue
         if "${" in text:
             left_out.append(Ignored(name, text[:60], True, "is worked out when it runs"))
-        elif any(part in PARTS for part in name.split(".")) and name not in RENAMED:
-            left_out.append(Ignored(name, text[:60], False, "no part of a step"))
         elif (name, text) in VALUES:
             flags |= VALUES[name, text]
+        elif any(part in PARTS for part in name.split(".")) and name not in RENAMED:
+            left_out.append(Ignored(name, text[:60], False, "no part of a step"))
         else:
             flags |= dict(_flag(name, words))
     return flags, left_out
@@ -96,7 +99,7 @@ def flags_of_nemo(settings: Mapping[str, Words]) -> tuple[dict[str, Words], list
 
 def _flag(name: str, words: Words) -> Iterator[tuple[str, Words]]:
     bare = RENAMED.get(name, name.rpartition(".")[2].replace("_", "-"))
-    flag = f"--{bare}"
+    flag = OTHER_NAMES.get(f"--{bare}", f"--{bare}")
     if flag not in FLAGS:
         yield name, words
     elif words == ("true",):

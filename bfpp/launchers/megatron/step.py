@@ -95,10 +95,11 @@ def replica_flags(launch: Launch) -> Flags:
 
 def groups_of(given: Arguments, model: Transformer, gpus: int | None) -> Values:
     """Degrees and batch on a number of GPUs: by default, the fewest that the degrees allow."""
-    tp, pp, cp = (
+    tp, pp, contexts, ulysses = (
         max(given[f"--{each}-parallel-size"], 1)
-        for each in ("tensor-model", "pipeline-model", "context")
+        for each in ("tensor-model", "pipeline-model", "context", "ds-sequence")
     )
+    cp = max(contexts, ulysses)
     ep = _expert_devices(given, model, tp)
     least = lcm(tp * cp, ep) // (tp * cp)
     together = tp * pp * cp * least
@@ -161,6 +162,8 @@ def _exchange(given: Arguments, cp: int) -> Values:
     said = given["--cp-comm-type"]
     if cp == 1:
         return {}
+    if given["--ds-sequence-parallel-size"] > 1:
+        return {"cp_comm": ContextExchange.ALL_TO_ALL}
     if set(said) - kinds.keys() or len(set(said)) != 1:
         given.replace("--cp-comm-type", f"{' '.join(said)}: a ring (p2p) is predicted")
         return {}
@@ -241,6 +244,7 @@ def replicas_of(given: Arguments, values: Values) -> Values:
         given["--overlap-grad-reduce"],
     )
     gathers = given["--overlap-param-gather"]
+    overlaps |= given["--zero-stage"] == FULL_STAGE  # by default
     replicas: Values = {"sharding": sharding, "clipping": given["--clip-grad"] > 0}
     _ = given["--ckpt-format"]
     if sharding is not Sharding.NONE and instances > 1:
@@ -252,15 +256,23 @@ def replicas_of(given: Arguments, values: Values) -> Values:
     return replicas
 
 
+FULL_STAGE = 3
+"""The stage of ZeRO that shards weights, too."""
+
 DIST_MUON = "dist_muon"
 """Muon with a distributed optimizer, by a former name of both."""
 
 
 def _sharding(given: Arguments) -> Sharding:
+    stage = given["--zero-stage"]
     strategy, distributed = (
         given["--data-parallel-sharding-strategy"],
         given["--use-distributed-optimizer"],
     )
+    if stage is not None and stage > FULL_STAGE:
+        given.refuse("--zero-stage", f"must be at most {FULL_STAGE}, not {stage}")
+    if stage:
+        return Sharding(f"zero{stage}")
     if given["--use-torch-fsdp2"]:
         return Sharding.FULL
     if given["--use-megatron-fsdp"]:

@@ -40,9 +40,9 @@ WITHOUT_EFFECT = {
         "scheduler-* optimizer-eps optimizer-beta*"
     ),
     "length of the run": (
-        "train-iters train-samples train-epochs exit-* eval-* max-steps iterations-to-skip "
-        "skip-* phase-transition-* val-* limit-val-* validation-* max-time max-epochs "
-        "train-sync-interval"
+        "train-iters train-samples train-tokens train-epochs exit-* eval-* max-steps "
+        "iterations-to-skip skip-* phase-transition-* val-* limit-val-* validation-* max-time "
+        "max-epochs train-sync-interval"
     ),
     "initial values and random numbers": (
         "init-method-* seed *-init-method embedding-init-* *te-rng-tracker perform-initialization "
@@ -53,13 +53,14 @@ WITHOUT_EFFECT = {
         "norm-epsilon layernorm-epsilon rotary-base rotary-percent rotary-scaling-factor mscale* "
         "rotary-seq-len-* rope-scaling* yarn-* no-yarn-* use-rope-scaling rope-type "
         "moe-aux-loss-* moe-z-loss-* moe-router-topk-scaling-* moe-router-bias-update-* "
+        "moe-loss-coeff moe-min-capacity moe-eval-capacity-factor "
         "moe-router-enable-expert-bias moe-router-load-balancing-* moe-router-score-* "
         "moe-router-pre-softmax mtp-loss-* beta-fast beta-slow original-max-position-* "
         "label-smoothing glu-linear-offset softmax-scale softmax-type attention-softmax-* "
-        "apply-query-key-layer-scaling calculate-per-token-loss multi-latent-scale "
-        "rotary-interleaved moe-apply-probs-on-input apply-residual-connection-* "
-        "bert-no-binary-head dsa-indexer-loss-coeff scale-factor moe-input-jitter-* "
-        "rope-scaling-factor"
+        "no-query-key-layer-scaling apply-query-key-layer-scaling calculate-per-token-loss "
+        "multi-latent-scale rotary-interleaved moe-apply-probs-on-input "
+        "apply-residual-connection-* bert-no-binary-head dsa-indexer-loss-coeff scale-factor "
+        "moe-input-jitter-* rope-scaling-factor"
     ),
     "scales of FP8": "fp8-amax-* fp8-margin fp8-interval fp8-wgrad no-fp8-wgrad",
     "scaling of the loss": "loss-scale* initial-loss-scale min-loss-scale hysteresis",
@@ -77,7 +78,9 @@ WITHOUT_EFFECT = {
     "the code's version": (
         "no-position-embedding pipeline-dtype params-dtype autocast-* enable-autocast "
         "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p "
-        "cuda-graph-warmup-* use-mcore-models use-legacy-models enable-experimental spec export-*"
+        "deepspeed deepspeed-mpi no-pipeline-parallel create-moe-param-group "
+        "mcore-gpt transformer-engine cuda-graph-warmup-* use-mcore-models use-legacy-models "
+        "enable-experimental spec export-*"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
     "inference of reinforcement learning": "rl-* grpo-* langrl-* refit-*",
@@ -105,6 +108,8 @@ OF_LITTLE_EFFECT = {
     "transfers of the first and last micro-batches are predicted to overlap by their order": (
         "overlap-p2p-communication-warmup-flush overlap-p2p-comm-*"
     ),
+    "transfers are posted as Megatron-LM does by default": "batch-p2p-comm",
+    "weights have a copy in single precision, and the optimizer's states": "megatron-amp-*",
     "weight gradients of the embedding are computed with the others": (
         "defer-embedding-wgrad-* wgrad-deferral-limit"
     ),
@@ -115,7 +120,16 @@ OF_LITTLE_EFFECT = {
     "multiprocessors that dispatch takes are not modelled": ("moe-*-num-sms* high-priority-*"),
     "memory of the host is not modelled": "empty-unused-memory-level no-empty-*",
     "another attention is computed in full": "experimental-attention-variant dsa-*",
-    "the optimizer's states are predicted on the device": "optimizer-cpu-offload* cpu-offload*",
+    "the optimizer's states are predicted on the device": (
+        "optimizer-cpu-offload* cpu-offload* cpu-optimizer cpu-torch-adam"
+    ),
+    "DeepSpeed's own file is not read: --zero-stage, or --sharding, says the stage of ZeRO": (
+        "deepspeed-config"
+    ),
+    "activations are predicted whole, and on the device": (
+        "distribute-checkpointed-activations distribute-saved-activations "
+        "partition-activations contigious-checkpointing checkpoint-in-cpu"
+    ),
 }
 """Flags that are known to matter little or in part, and why they are left out."""
 

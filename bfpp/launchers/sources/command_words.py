@@ -16,6 +16,10 @@ LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "mpiexec", "deep
              "ft_launcher", "uv", "accelerate", "run_train.sh")  # fmt: skip
 """Programs that start training."""
 
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+SHELLS, BATCH = ("bash", "sh"), "sbatch"
+"""Programs that run a script or a text."""
+
 _FLAG = re.compile(r"--?[A-Za-z_]")
 _RUNNERS = re.compile(r"torch\.distributed\.(run|launch)")
 
@@ -34,7 +38,11 @@ def is_command(text: str) -> bool:
     words = text.split()
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         words = words[1:]
-    return len(words) > 1 and (_base(words[0]) in LAUNCHERS or words[0].endswith((".py", ".sh")))
+    if len(words) < 2:
+        return False
+    if _base(words[0]) in (*SHELLS, BATCH):
+        return any(word.endswith(SCRIPTS) for word in words)
+    return _base(words[0]) in LAUNCHERS or words[0].endswith((".py", ".sh"))
 
 
 def program_of(words: Sequence[str], environment: Mapping[str, str]) -> Program | None:

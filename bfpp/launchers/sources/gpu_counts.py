@@ -49,6 +49,7 @@ A factor is the first known of several variables.
 INHERITS = "srun"
 """The launcher that starts as many processes as its job has, unless it is said."""
 
+_BATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 _LAST_NUMBER = re.compile(r"(?:.*[:=])?([0-9]{1,6})")
 
 
@@ -79,6 +80,11 @@ def gpu_count(words: Sequence[str], environment: Mapping[str, str]) -> GpuCount:
         if None not in known:
             return GpuCount(prod(each or 0 for each in known))
     return GpuCount(None)
+
+
+def batch_words(script: str) -> list[str]:
+    """The options of sbatch in a script."""
+    return [word for line in _BATCH.findall(script) for word in line.split()]
 
 
 def slurm_variables(options: Sequence[str]) -> dict[str, str]:

@@ -7,16 +7,29 @@ understood. A test that depends on what runs, loops, functions and `case` are le
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bfpp.launchers.arguments import FIELD
+from bfpp.launchers.sources.command_words import BATCH, SHELLS
 from bfpp.launchers.sources.documents import text_of_file
-from bfpp.launchers.sources.gpu_counts import slurm_variables
-from bfpp.launchers.sources.shell_words import END, Token, expand, tokens
+from bfpp.launchers.sources.gpu_counts import batch_words, slurm_variables
+from bfpp.launchers.sources.shell_calls import (
+    POSITIONAL,
+    SOURCING,
+    UNGIVEN,
+    parameters,
+    program_name,
+    script_call,
+    shell_text,
+    unknown_in,
+)
+from bfpp.launchers.sources.shell_tests import tested
+from bfpp.launchers.sources.shell_words import CLOSE, END, Token, expand, tokens
 from bfpp.schedules import InvalidConfiguration, InvalidInput
-from bfpp.schedules.reading import exists
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
@@ -25,20 +38,13 @@ REDIRECTIONS = (">", ">>", "<", "&>", "&>>", ">&", "<&", "<<<")
 BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
 """Keywords whose commands are left out, and the ends of these."""
 
-SHELLS, SOURCING, BATCH = ("bash", "sh"), ("source", "."), "sbatch"
-"""Programs that run a text or a file."""
-
 DEEPEST, MOST_FOLLOWED = 8, 100
 """Files and texts that may be within each other, and in all."""
 
 DOCUMENT = "<<EOF"
 """The token that has the here-documents of a statement."""
 
-_UNKNOWN_FOLDER = re.compile(r"^(?:\$\(.*\)|`.*`|\$\{?\w+\}?)/")
-"""A folder that only a run tells, which is most often that of the script."""
-
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_BATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 
 Value = str | list[str]
 
@@ -51,12 +57,31 @@ class Command(NamedTuple):
     environment: dict[str, str]
 
 
+class LeftOut(NamedTuple):
+    """A part of a script that depends on what runs, and the variables that it depends on."""
+
+    line: int
+    text: str
+    unknown: tuple[str, ...]
+
+
 class Script(NamedTuple):
-    """A script's commands in order, its variables at the end, and omitted parts, by line."""
+    """A script's commands in order, its variables at the end, and omitted parts."""
 
     commands: tuple[Command, ...]
     variables: dict[str, Value]
-    left_out: tuple[tuple[int, str], ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class _Branch(NamedTuple):
+    """A part of an `if`, or of the `case` of a text: does it run, and did one before it.
+
+    None is not known.
+    """
+
+    runs: bool | None
+    ran: bool | None
+    subject: str | None = None
 
 
 class _Reader:
@@ -67,24 +92,25 @@ class _Reader:
         self.followed = 0
         self.nested: list[int] = []
         """Lines whose files or texts are read now, the outermost first."""
-        self.variables: dict[str, Value] = {"@": []}  # a script is read without arguments
+        self.variables: dict[str, Value] = {}
         self.commands: list[Command] = []
-        self.left_out: list[tuple[int, str]] = []
-        self.branches: list[list[bool | None]] = []
-        """For each open `if`: does this branch run, and did one before it; None: not known."""
+        self.left_out: list[LeftOut] = []
+        self.branches: list[_Branch] = []
 
     @property
     def runs(self) -> bool:
-        return all(branch[0] for branch in self.branches)
+        return all(branch.runs for branch in self.branches)
 
     def read(self, statements: list[list[Token]]) -> None:
         at = 0
         while at < len(statements):
             statement = _without_keywords(statements[at], self)
             end = BLOCKS.get(statement[0].text) if statement else None
-            if end or _is_function(statement):
+            if end == "esac" and self._begins_case(statement):
+                statement = []
+            elif end or _is_function(statement):
                 if self.runs:
-                    self._leave_out(statement)
+                    self._leave_out(statement, decides=end == "esac")
                 at = _after_block(statements, at, end or "}")
                 continue
             if statement and self.runs:
@@ -94,7 +120,7 @@ class _Reader:
     def condition(self, statement: Sequence[Token]) -> None:
         """Begin a branch by its condition."""
         holds = self._holds(statement) if self.runs else False
-        self.branches.append([holds, holds])
+        self.branches.append(_Branch(holds, holds))
         if holds is None:
             self._leave_out(statement, "if ")
 
@@ -102,23 +128,39 @@ class _Reader:
         """The next branch of the last `if`: by a condition, or else any."""
         if not self.branches:
             return
-        branch = self.branches[-1]
-        before = branch[1]
-        branch[0] = False
+        before = self.branches[-1].ran
+        holds = None if before is None else False
         if before is False and self.runs_around():
-            branch[0] = True if statement is None else self._holds(statement)
-            branch[1] = branch[0]
+            holds = True if statement is None else self._holds(statement)
+            if holds is None:
+                self._leave_out(statement or (), "elif ")
+        self.branches[-1] = _Branch(before is False and holds, before or holds)
+
+    def pattern(self, patterns: Sequence[Token]) -> None:
+        """The next branch of the last `case`."""
+        _, before, subject = self.branches[-1]
+        texts = [" ".join(self._fields(each, whole=True)) for each in patterns]
+        holds = not before and any(fnmatchcase(subject or "", text) for text in texts)
+        self.branches[-1] = _Branch(holds, before or holds, subject)
+
+    def _begins_case(self, statement: Sequence[Token]) -> bool:
+        """Begin the branches of a `case`, if its text is known."""
+        subject = " ".join(self._fields(statement[1])) if len(statement) > 1 else "$"
+        if not self.runs or "$" in subject or "`" in subject:
+            return False
+        self.branches.append(_Branch(False, False, subject))
+        return True
 
     def runs_around(self) -> bool:
         """True if the `if` itself is reached."""
-        return all(branch[0] for branch in self.branches[:-1])
+        return all(branch.runs for branch in self.branches[:-1])
 
     def _holds(self, statement: Sequence[Token]) -> bool | None:
         """The result of tests joined by && and ||, from left to right; None where it is unknown."""
         holds: bool | None = True
         joint = "&&"
         for part, after in _joined(statement):
-            this = _tested([word for token in part for word in self._fields(token, whole=True)])
+            this = tested([word for token in part for word in self._fields(token, whole=True)])
             if joint == "&&":
                 holds = False if False in (holds, this) else None if None in (holds, this) else True
             else:
@@ -153,26 +195,38 @@ class _Reader:
             documents = [
                 text for each in part if each.text == DOCUMENT for text in each.elements or ()
             ]
-            if fields and not self._is_followed(words[before].line, fields, documents):
+            if fields[:1] == ["shift"]:
+                self._shift(fields[1:])
+            elif fields and not self._is_followed(words[before].line, fields, documents, own):
                 line, *_ = [*self.nested, words[before].line]
                 self.commands.append(Command(line, tuple(fields), own))
 
-    def _is_followed(self, line: int, fields: list[str], documents: list[str]) -> bool:
+    def _shift(self, given: Sequence[str]) -> None:
+        """Drop the first arguments, if they are known."""
+        number = int(given[0]) if given and given[0].isdecimal() else 1
+        if "#" in self.variables:
+            self._give(parameters(self.variables["@"][number:]))
+
+    def _is_followed(
+        self, line: int, fields: list[str], documents: list[str], own: Mapping[str, str]
+    ) -> bool:
         """True for a file that is sourced, or a text that a shell runs: their commands are read.
 
         Those of a text run as what starts its shell says, as `srun ... bash -c "..."`.
         """
         if len(self.nested) == DEEPEST or self.followed == MOST_FOLLOWED:
             return False
-        launcher, text = _shell_text(fields)
-        program = PurePosixPath(fields[0]).name or "."
+        launcher, text = shell_text(fields)
+        program = program_name(fields[0])
         if text is None and documents and program in (*SHELLS, BATCH):
             text = documents[0]
-        if text is None and program in (*SOURCING, *SHELLS, BATCH):
-            files = [self.folder / _UNKNOWN_FOLDER.sub("", field) for field in fields[1:]]
-            file = next((each for each in files if exists(each) and each.is_file()), None)
-            text = text_of_file(str(file)) if file else None
-            self.variables |= slurm_variables(_batch_words(text or ""))
+        arguments = {key: self.variables[key] for key in POSITIONAL if key in self.variables}
+        inner: Mapping[str, Value] = arguments
+        if text is None and (call := script_call(fields, self.folder)):
+            text = text_of_file(str(call.file))
+            if call.arguments or program not in SOURCING:
+                inner = parameters(call.arguments) if call.arguments else UNGIVEN
+            self.variables |= {**own, **slurm_variables(batch_words(text))}
         if text is None:
             return False
         self.followed += 1
@@ -180,12 +234,19 @@ class _Reader:
             self.variables |= slurm_variables(fields[1:])
         first = len(self.commands)
         self.nested.append(line)
+        self._give(inner)
         self.read([*_statements(text)])
+        self._give(arguments)
         self.nested.pop()
         self.commands[first:] = [
             each._replace(words=(*launcher, *each.words)) for each in self.commands[first:]
         ]
         return True
+
+    def _give(self, arguments: Mapping[str, Value]) -> None:
+        """Have these arguments of a script and no others."""
+        others = {key: value for key, value in self.variables.items() if key not in POSITIONAL}
+        self.variables = {**others, **arguments}
 
     def _joined_value(self, text: str) -> str:
         return " ".join(expand(text, self.variables))
@@ -203,20 +264,14 @@ class _Reader:
                 value = self._joined_value(text)
             self.variables[name] = _appended(self.variables.get(name), value) if appends else value
 
-    def _leave_out(self, statement: Sequence[Token], keyword: str = "") -> None:
+    def _leave_out(
+        self, statement: Sequence[Token], keyword: str = "", *, decides: bool = True
+    ) -> None:
+        """Note a statement, and the variables that decide whether it is left out, if some do."""
         text = keyword + " ".join(token.text for token in statement)
-        self.left_out.append((statement[0].line if statement else 0, text))
-
-
-def _shell_text(fields: list[str]) -> tuple[list[str], str | None]:
-    """The text that a command has a shell run, and the words before the shell."""
-    if fields[0] == "eval":
-        return [], " ".join(fields[1:])
-    for at, word in enumerate(fields[:-1]):
-        if word == "-c" and any(PurePosixPath(each).name in SHELLS for each in fields[:at]):
-            begins = next(n for n, each in enumerate(fields) if PurePosixPath(each).name in SHELLS)
-            return fields[:begins], fields[at + 1]
-    return [], None
+        fields = " ".join(field for token in statement for field in self._fields(token))
+        line = statement[0].line if statement else 0
+        self.left_out.append(LeftOut(line, text, unknown_in(fields) if decides else ()))
 
 
 def _appended(before: Value | None, value: Value) -> Value:
@@ -228,10 +283,16 @@ def _appended(before: Value | None, value: Value) -> Value:
             *([value] if isinstance(value, str) else value)]  # fmt: skip
 
 
-def read_script(path: str, text: str) -> Script:
+def read_script(
+    path: str,
+    text: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Script:
     """The commands of a script; raises `InvalidConfiguration` where its quotes are not closed."""
     reader = _Reader(Path(path).parent)
-    reader.variables |= slurm_variables(_batch_words(text))
+    reader.variables |= {**slurm_variables(batch_words(text)), **environment}
+    reader.variables |= parameters(arguments) if arguments else UNGIVEN
     try:
         reader.read([*_statements(text)])
     except InvalidInput as error:
@@ -239,11 +300,6 @@ def read_script(path: str, text: str) -> Script:
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
     return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out))
-
-
-def _batch_words(text: str) -> list[str]:
-    """The options of sbatch in a script."""
-    return [word for line in _BATCH.findall(text) for word in line.split()]
 
 
 def _statements(text: str) -> Iterator[list[Token]]:
@@ -265,6 +321,10 @@ def _statements(text: str) -> Iterator[list[Token]]:
 def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
     """The statement without `if`, `then` and the like; the reader notes conditions."""
     while statement:
+        if patterns := _patterns(statement, reader):
+            reader.pattern(patterns[::2])
+            statement = statement[len(patterns) + 1 :]
+            continue
         word, rest = statement[0].text, statement[1:]
         if word == "if":
             reader.condition(rest)
@@ -274,13 +334,25 @@ def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
             return []
         if word == "else":
             reader.otherwise(None)
-        elif word == "fi":
+        elif word in ("fi", "esac"):
             if reader.branches:
                 reader.branches.pop()
         elif word not in ("then", "do", "{", "}", "!"):
             break
         statement = rest
     return statement
+
+
+def _patterns(statement: Sequence[Token], reader: _Reader) -> list[Token]:
+    """The patterns of a branch of a `case`, and the bars between them, if it begins with some."""
+    if not reader.branches or reader.branches[-1].subject is None:
+        return []
+    marks = [token.text for token in statement if not token.is_word]
+    bars = marks.index(CLOSE) if CLOSE in marks else 0
+    patterns = list(statement[: 2 * bars + 1])
+    begins = CLOSE in marks and [each.is_word for each in patterns[::2]] == [True] * (bars + 1)
+    closes = [token.text for token in statement[2 * bars + 1 : 2 * bars + 2]] == [CLOSE]
+    return patterns if begins and closes else []
 
 
 def _is_function(statement: Sequence[Token]) -> bool:
@@ -325,45 +397,3 @@ def _without_redirections(part: Sequence[Token]) -> Iterator[Token]:
             skip = True
         else:
             yield token
-
-
-def _tested(words: Sequence[str]) -> bool | None:
-    """The result of `[ ... ]` or `[[ ... ]]`; None where it depends on a command that runs."""
-    if words[:1] not in (["["], ["[["]) or len(words) < 3:
-        return None
-    inside = [word for word in words[1:-1] if word not in ("(", ")")]
-    if inside[:1] == ["!"]:
-        result = _compared(inside[1:])
-        return None if result is None else not result
-    return _compared(inside)
-
-
-def _compared(inside: Sequence[str]) -> bool | None:
-    if any("$" in word or "`" in word for word in inside):
-        return None
-    match inside:
-        case ["-n", text]:
-            return bool(text)
-        case ["-z", text]:
-            return not text
-        case [left, operator, right] if operator in _TEXTS:
-            return _TEXTS[operator](left, right)
-        case [left, operator, right] if operator in _NUMBERS:
-            known = left.isdecimal() and right.isdecimal() and len(left + right) < 30
-            return _NUMBERS[operator](int(left), int(right)) if known else None
-    return None
-
-
-_TEXTS: dict[str, Callable[[str, str], bool]] = {
-    "=": lambda left, right: left == right,
-    "==": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
-}
-_NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda left, right: left == right,
-    "-ne": lambda left, right: left != right,
-    "-gt": lambda left, right: left > right,
-    "-ge": lambda left, right: left >= right,
-    "-lt": lambda left, right: left < right,
-    "-le": lambda left, right: left <= right,
-}

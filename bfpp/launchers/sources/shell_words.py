@@ -1,7 +1,7 @@
 """Words of a shell script and their expansion; nothing is executed.
 
 What only the running shell knows stays as it is written: variables that the script does not set,
-`$1`, and the output of commands, `$(...)`.
+`$1` of no arguments, and the output of commands, `$(...)`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&"
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
+_FROM = re.compile(r"@:([1-9][0-9]?)")
+"""All arguments from one on."""
 _ARRAY = re.compile(r"\$(?:\{([A-Za-z_]\w*)\[@\]\}|\{?(@)\}?)")
 _NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 
@@ -286,6 +288,8 @@ def _braced(inside: str, variables: Variables) -> str | Sequence[str] | None:
 
     That of a default is a tuple of its fields.
     """
+    if from_one := _FROM.fullmatch(inside):
+        return [*variables["@"]][int(from_one[1]) - 1 :]
     match = _BRACED.fullmatch(inside)
     if match is None:
         return None

@@ -54,7 +54,7 @@ def record_of_rival(rival: Rival) -> dict[str, Any]:
 def print_given(source: str, given: Rival) -> None:
     """Print what the winner saves of the step of the experiment that the search is of."""
     outcome, name = given.outcome, "The command" if " " in source else source
-    missing = f", {outcome.missing_gb:.1f} more than a device has" if outcome.missing_gb else ""
+    missing = f", {outcome.missing_gb:.1f} more than may be reserved" if outcome.missing_gb else ""
     itself = (
         f"{name} as it is: {_named(outcome)}: {in_words(outcome.step_time)} a step, "
         f"{outcome.memory_reserved_gb:.1f} GiB reserved{missing}."

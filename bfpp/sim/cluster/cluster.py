@@ -12,6 +12,7 @@ from bfpp.sim.cluster.nccl import ALGORITHMS, USUAL
 from bfpp.sim.cluster.network import INTER_NODE, INTRA_NODE, Level, read_levels
 from bfpp.sim.cluster.provenance import Provenance, read_origins, require_known
 from bfpp.sim.cluster.site import Site, read_site
+from bfpp.sim.cluster.units import doubts
 from bfpp.sim.presets.file_kinds import CLUSTER, require_kind
 from bfpp.sim.presets.files import (
     Table,
@@ -129,7 +130,8 @@ class Cluster:
     `implementation` is the software that is trained with where nothing else is said, and `year` the
     year that its devices came out, where that is known.
     `deviations` has the standard errors of the logarithms of constants that were measured on it, by
-    where they are; `origins` says where constants come from, `site` what your own runs say of it.
+    where they are; `origins` says where constants come from, `site` what your own runs say of it,
+    `doubts` which numbers of its file are likely in another unit.
 
     >>> import bfpp
     >>> cluster = bfpp.load_cluster("dgx-h100")
@@ -147,6 +149,7 @@ class Cluster:
     deviations: tuple[tuple[tuple[str, ...], float], ...] = ()
     origins: tuple[Provenance, ...] = field(default=(), compare=False)
     site: Site | None = None
+    doubts: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}>"
@@ -294,7 +297,9 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     require_known(name, origins, lambda path: _value_at(cluster, path) is not None)
     deviations = _deviations(cluster, table.get("deviations", {}))
     site = read_site(name, table["site"]) if "site" in table else None
-    return replace(cluster, deviations=deviations, origins=origins, site=site)
+    return replace(
+        cluster, deviations=deviations, origins=origins, site=site, doubts=doubts(name, table)
+    )
 
 
 def _settings(name_or_path: str, fitted: Mapping[str, Table]) -> tuple[str, Table]:

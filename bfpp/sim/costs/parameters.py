@@ -62,6 +62,10 @@ def _stage(number: str) -> int:
     return -1 if stage is None else stage
 
 
+DEGREES = "degrees"
+"""The part of costs that has the degrees of parallelism."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A parameter, and its new value or the factor to multiply it by."""
@@ -103,6 +107,13 @@ def changed(model: CostModel, change: Change) -> CostModel:
         problem = "is ambiguous" if paths else "is not a parameter"
         meant = "" if paths else did_you_mean(change.name, some.split(", "))
         raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}{meant}")
+    if paths[0][0] == DEGREES:
+        *_, degree = paths[0]
+        raise InvalidConfiguration(
+            "set",
+            f"{change.name!r} decides which tasks there are, and --set what they cost: "
+            f'--against "--{degree.replace("_", "-")} N" compares',
+        )
     value = change.value
     if change.is_factor:
         value *= number_at(model, paths[0])
@@ -113,7 +124,12 @@ def changed(model: CostModel, change: Change) -> CostModel:
 def what_if(model: CostModel, text: str) -> CostModel:
     """The model with the change that a text asks for, which must be possible."""
     change = parse_change(text)
-    result = changed(model, change)
+    try:
+        result = changed(model, change)
+    except InvalidConfiguration as error:
+        if error.field == "set":
+            raise
+        raise InvalidConfiguration("set", f"{text}: {error.reason}") from None
     if change.name.endswith(SHARE):
         (value,) = (each for path, each in numbers(result) if _is_called(path, change.name))
         if value is not None and value > 1:

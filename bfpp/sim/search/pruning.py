@@ -37,7 +37,7 @@ from bfpp.sim.search.ranking import cases
 from bfpp.sim.search.space import Graph, Space
 from bfpp.traces.timeline.units import GIGABYTE
 
-TOO_LARGE = "needs more memory than a device has"
+TOO_LARGE = "needs more memory than may be reserved"
 TOO_SLOW = "is slower than the best, and than another that needs no more memory"
 
 

@@ -153,6 +153,13 @@ FAULTS = [
     ({"hosts": {"where": "ssh", "names": ["a", 3]}}, "hosts: names must be a list of words"),
     ({"hosts": {"where": "ssh", "names": ["a"]}}, "hosts: 1 x 1 processes, and its cells need 2"),
     ({"hosts": {"where": "kubernetes", "count": 2}}, "hosts: the key 'image' is missing"),
+    (
+        {
+            "hosts": {"where": "namespaces", "count": 2},
+            "networks": {"a b": 1e6, "c": 2e6, "a-b": 3e6},
+        },
+        "networks: 'a b' and 'a-b' have the same files",
+    ),
     ({"networks": {"slow": 1e6}}, "only namespaces have networks"),
     ({"measuring": {"least": 4, "most": 3}}, "measuring: most must be at least 4"),
     ({"measuring": {"step": 4}}, "measuring: unknown key 'step'"),

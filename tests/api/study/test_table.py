@@ -53,7 +53,9 @@ def test_validate_takes_a_study(study, bfpp):
     code, out, err = bfpp("validate", study, "--json")
     assert code == 0, err
     rows = json.loads(out)["rows"]
-    assert [row["table"] for row in rows] == [row["network"] for row in TABLE]
+    places = [f"{row['network']} {row['backend']}".strip() for row in TABLE]
+    assert [row["table"] for row in rows] == places
+    assert len(set(places)) > len({row["network"] for row in TABLE})
     for row, known in zip(rows, TABLE, strict=True):
         seconds = row["prediction"]["step_seconds"]
         assert seconds == pytest.approx(float(known["predicted"]), abs=1e-6)

@@ -208,6 +208,19 @@ def test_weights_that_are_not_the_models_are_refused(tmp_path: Path) -> None:
             hugging_face.Weights(tmp_path, sizes).fill(*fill.args)
 
 
+def test_what_lies_in_a_folder_without_weights_is_named(tmp_path: Path) -> None:
+    hugging_face = pytest.importorskip("bfpp.executor.model.transformer.hugging_face")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    weights = hugging_face.Weights(tmp_path, sizes_of(tmp_path / "config.json"))
+    with pytest.raises(InvalidConfiguration, match=r"nor \.metadata is there; there is config"):
+        _ = weights.names
+    for name, file in (("step-10", ".metadata"), ("step-20", "model.safetensors")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    with pytest.raises(InvalidConfiguration, match=r"checkpoints are: step-10 \(and 1 more\)"):
+        _ = weights.names
+
+
 INDEXES = {
     "": "cannot be read",
     "[" * 10**5: "cannot be read",

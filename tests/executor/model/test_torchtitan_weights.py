@@ -75,8 +75,7 @@ def test_weights_are_the_same_there_and_back(
     number = f"{release[0]}.{release[1]}"
     words = f"export {tmp_path}/saved --names torchtitan --release {number} --precision fp64"
     assert main(f"{words} --out {out}".split()) == 0, capsys.readouterr().err
-    assert main(f"{words} --out {out}".split()) == 2  # nobody knows whose it is
-    assert main(f"{words} --out {out} --force".split()) == 0
+    assert main(f"{words} --out {out}".split()) == 0  # over its own
     sizes, expected = sizes_of(config), stored(tmp_path)
     weights = TorchtitanWeights(out, sizes, StateDict(out))
     for layer, make in enumerate(layers_of(sizes)):
@@ -99,6 +98,9 @@ def test_the_names_are_torchtitans(release: tuple[int, int], tmp_path: Path) -> 
     words = f"export {tmp_path}/saved --names torchtitan --release {number} --out {out}"
     assert main(words.split()) == 0
     found = StateDict(out)
+    assert (
+        dcp.FileSystemReader(out).read_metadata().state_dict_metadata.keys() == found.shapes.keys()
+    )
     known = {f"{name.format(layer)}.weight" for name in NAMES[release] for layer in range(2)}
     assert found.shapes.keys() == known
     assert form_of(found) is TORCHTITAN[release]
@@ -117,6 +119,14 @@ def test_what_lies_where_is_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
     model = TransformerSource(sizes_of(config), weights=out).load(0)
     assert [layer() for layer in model.layers]
     assert opened.count(METADATA_FILE) == 1
+
+
+def test_what_others_wrote_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "theirs"
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of one process
+        dcp.save({"a": torch.zeros(2)}, checkpoint_id=out, no_dist=True)
+    assert main(f"export {tmp_path}/saved --names torchtitan --out {out}".split()) == 2
+    assert "bfpp did not write it" in capsys.readouterr().err
 
 
 def test_the_release_before_counts() -> None:

@@ -120,6 +120,32 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1"),
         {"ep": 2, "dp": 1, "model.experts.chosen": 2, "model.experts.width": 4096},
     ),
+    "ZeRO-1": (f"{SMALL} --deepspeed --zero-stage 1", {"sharding": "partial"}),
+    "ZeRO-3": (f"{SMALL} --zero-stage 3", {"sharding": "full", "dp_overlap": True}),
+    "no ZeRO": (
+        f"{SMALL} --zero-stage 0 --use-distributed-optimizer", {"sharding": "partial"},
+    ),
+    "DeepSpeed's one expert is none": (f"{SMALL} --num-experts 1", {"model.experts": None}),
+    "DeepSpeed's experts": (
+        f"{SMALL} --deepspeed --num-experts 8 8 --moe-expert-parallel-size 2",
+        {"ep": 2, "model.experts.routed": 8, "model.experts.chosen": 1},
+    ),
+    "DeepSpeed's experts of a token": (
+        f"{SMALL} --deepspeed --num-experts 8 --topk 2 --moe-train-capacity-factor 1.25",
+        {"model.experts.chosen": 2, "capacity_factor": 1.25},
+    ),
+    "DeepSpeed's Ulysses": (
+        f"{SMALL} --ds-sequence-parallel-size 2", {"cp": 2, "cp_comm": "all-to-all"},
+    ),
+    "DeepSpeed's norm": (f"{SMALL} --normalization rmsnorm", {"model.norm": "rms"}),
+    "all is recomputed, by an older name": (
+        f"{SMALL} --checkpoint-activations --checkpoint-num-layers 1", {"recompute": "full"},
+    ),
+    "all is recomputed, by another": (
+        f"{SMALL} --activations-checkpoint-method block --activations-checkpoint-num-layers 2",
+        {"recompute": "2"},
+    ),
+    "DeepSpeed's heads of keys": (f"{SMALL} --num-key-value-heads 4", {"model.kv_heads": 4}),
     "dense layers first": (f"{EXPERTS} --moe-layer-freq ([0]*3+[1]*21)", {"model.dense_layers": 3}),
     "BERT": (f"{SMALL} --bert-no-binary-head", {"model.causal": False, "model.head_layers": 1}),
     "latents": (
@@ -224,7 +250,9 @@ def test_nothing_is_ignored_in_silence(known: set[str], unknown: set[str]) -> No
     [
         ("--lr 1e-4", False), ("--save-interval 10", False), ("--log-throughput", False),
         ("--data-path x", False), ("--no-rope-fusion", True), ("--new-idea", True),
-        ("--deterministic-mode", True), ("--rotary-base 500000", False),
+        ("--deepspeed_config ds.json", True), ("--deepspeed", False),
+        ("--partition-activations", True), ("--deterministic-mode", True),
+        ("--rotary-base 500000", False),
     ],
 )  # fmt: skip
 def test_what_is_left_out_is_listed_and_whether_it_matters(flag: str, matters: bool) -> None:

@@ -102,6 +102,51 @@ def test_drawn_words_are_those_of_the_shell(
     assert read("\n".join(lines)) == shown("\n".join(lines))
 
 
+WITH_ARGUMENTS = {
+    "words as tests": (
+        "A=true\nB=false\nif $A; then show 1; fi\nif $B; then show 2; else show 3; fi"
+    ),
+    "each": 'show "$1" "${2}" "$3" ${4:-none} $#',
+    "all": 'show "$@" ; show $@ ; show ${@:2} ; show "${@:3}"',
+    "shifted": 'A=$1\nshift\nshow $A "$@" $# ${@:2}\nshift 2\nshow $# "$1"',
+    "tested": "if [ $# -ge 2 ] && [[ $1 == 70b ]]; then\n  show large\nelse\n  show small\nfi",
+    "cases": (
+        'case $1 in\n  8b|7b)\n    show small\n    ;;\n  "70b" | 7?b ) show large; show again ;;\n'
+        '  *)\n    show other\nesac\ncase "$2" in a*) show a;; *) if [ $1 = 70b ]; then\n'
+        "show nested\nfi;; esac\nshow after"
+    ),
+    "a case in a case": (
+        "case $2 in\n*) case $1 in 8b) show no;; *) show yes;; esac\n show out;;\nq) show q;; esac"
+    ),
+    "passed on": "cat > inner.sh <<'EOF'\nshow inner \"$@\"\nEOF\n. ./inner.sh new $1\nshow $1",
+}
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_a_script_with_arguments_runs_what_the_shell_runs(tmp_path, monkeypatch, name) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, arguments = WITH_ARGUMENTS[name], ("70b", "two words", "x")
+    (tmp_path / "inner.sh").write_text('show inner "$@"\n')
+    ran = subprocess.run(
+        [BASH or "bash", "-c", f"{SHOWS}\n{script}", "job.sh", *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    commands = read_script("job.sh", script, arguments).commands
+    read = [list(each.words[1:]) for each in commands if each.words[0] == "show"]
+    assert read == [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_what_decides_is_named_where_no_argument_is_given() -> None:
+    script = read_script(
+        "job.sh",
+        'SIZE=$1\nif [ "$SIZE" = 70b ]; then\n  A=1\nfi\ncase $MODE in\n a) A=2;;\nesac\n'
+        "if [ 1 -eq 2 ]; then\n  A=3\nelif [ $2 -eq 1 ]; then\n  A=4\nfi\n",
+    )
+    assert [each.unknown for each in script.left_out] == [("1",), ("MODE",), ("2",)]
+    assert [each.line for each in script.left_out] == [2, 5, 10]
+
+
 def test_what_depends_on_a_run_is_left_out_and_listed() -> None:
     script = read_script(
         "job.sh",
@@ -109,7 +154,7 @@ def test_what_depends_on_a_run_is_left_out_and_listed() -> None:
         "go() {\n  show $1\n}\nshow $N $1 `date`\n",
     )
     assert script.commands == (Command(11, ("show", "$(nproc)", "$1", "`date`"), {}),)
-    assert [text for _, text in script.left_out] == ["if [ -f x ]", "for i in 1 2", "go ( ) {"]
+    assert [each.text for each in script.left_out] == ["if [ -f x ]", "for i in 1 2", "go ( ) {"]
 
 
 def test_lines_are_those_of_the_file() -> None:
@@ -121,7 +166,7 @@ def test_lines_are_those_of_the_file() -> None:
     )
     shows = [each.line for each in script.commands if each.words[0] == "show"]
     assert shows == [12, 17]
-    assert [line for line, _ in script.left_out] == [14]
+    assert [each.line for each in script.left_out] == [14]
 
 
 def test_what_only_a_run_tells_is_one_word() -> None:

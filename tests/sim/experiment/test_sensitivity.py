@@ -182,7 +182,9 @@ def test_changes_reach_what_they_name():
         (PHYSICAL, "bandwidth=x2", "is ambiguous"),
         (PHYSICAL, "speed=x2", "is not a parameter; there are all_reduce, backward, "),
         (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),
-        (PHYSICAL, "tp=3", "does not divide"),
+        (PHYSICAL, "tp=3", "set: 'tp' decides which tasks there are, and --set what they cost: "),
+        (PHYSICAL, "degrees.dp_replicate=2", '--against "--dp-replicate N" compares'),
+        (PHYSICAL, "model.heads=31", "set: model.heads=31: .*31 heads"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(model, text, reason):

@@ -290,6 +290,8 @@ def test_memory_may_be_limited(bfpp, search):
     assert 0 < len(found) < len(every)
     assert {row["device_memory_gb"] for row in found} == {32}
     said = bfpp(f"{COMMAND} --fix pp=2 --max-memory {limit}GB")[1]
+    assert "than a device has" not in said
+    assert "needs more memory than may be reserved" in said
     assert f"of {limit:.0f} GiB reserved, up to" in said
     assert "of 32 GiB" not in said
 

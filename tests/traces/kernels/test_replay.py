@@ -88,32 +88,41 @@ def test_nodes_that_wait_for_each_other_are_refused(tmp_path):
         load_traces([path], "TRACE")
 
 
+CALLS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["all-reduce", "all-gather"])))
+NODES = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from(["stream 1", "stream 2"]),
+        st.lists(st.integers(0, 30), max_size=2),
+    )
+)
+LAST = (5, True, False, "", [])
+"""The node of a collective for which a rank has drawn none."""
+
+
+def nodes_of(calls, drawn):
+    """A rank's nodes, some of them the collectives, in order; each after some earlier ones."""
+    left, nodes = list(calls), []
+    for seconds, is_call, on_host, stream, earlier in [*drawn, *[LAST] * len(calls)]:
+        own = len(nodes)
+        after = {each % own for each in earlier} if own else set()
+        if is_call and left:
+            group, operation = left.pop(0)
+            after |= {it.number for it in nodes if it.group}  # in order, as on streams
+            more = (False, True, f"stream {group}", group, operation, None)
+        else:
+            more = (on_host, False, stream or "stream 1")
+        nodes.append(ChakraNode(own, "", float(seconds), tuple(after), *more))
+    return nodes
+
+
 @st.composite
 def files(draw):
     """Nodes of one to three ranks, with as many collectives of each group on each."""
-    calls = draw(
-        st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["all-reduce", "all-gather"])))
-    )
-    ranks = []
-    for _ in range(draw(st.integers(1, 3))):
-        left, nodes = list(calls), []
-        while left or draw(st.booleans()):
-            own = len(nodes)
-            after = draw(st.sets(st.integers(0, own - 1), max_size=2)) if own else ()
-            seconds = float(draw(st.integers(0, 9)))
-            if left and draw(st.booleans()):
-                group, operation = left.pop(0)
-                after = {
-                    *after,
-                    *(it.number for it in nodes if it.group),
-                }  # in order, as on streams
-                more = (False, True, f"stream {group}", group, operation, None)
-            else:
-                on_host = draw(st.booleans())
-                more = (on_host, False, draw(st.sampled_from(["stream 1", "stream 2"])))
-            nodes.append(ChakraNode(own, "", seconds, tuple(after), *more))
-        ranks.append(nodes)
-    return ranks
+    calls = draw(CALLS)
+    return [nodes_of(calls, each) for each in draw(st.lists(NODES, min_size=1, max_size=3))]
 
 
 @settings(derandomize=True, deadline=None)

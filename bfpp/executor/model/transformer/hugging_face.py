@@ -17,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from bfpp.executor.checkpoint.loading import some
+from bfpp.executor.checkpoint.manifest import METADATA_FILE
 from bfpp.executor.model.transformer.names import HUGGING_FACE, WeightNames
 from bfpp.executor.model.transformer.stored_weights import ExportedWeights, StoredWeights
 from bfpp.schedules import InvalidConfiguration
@@ -58,6 +60,9 @@ class Weights(StoredWeights):
         index = self.directory / INDEX
         if index.exists() and not file.exists():
             return {name: self.directory / part for name, part in _weight_map(index).items()}
+        if not is_file and not file.exists():
+            lies_there = _what_lies_in(self.directory)
+            raise InvalidConfiguration("weights", f"'{file}' cannot be read: {lies_there}")
         with self._opened(file) as stored:
             return dict.fromkeys(stored.keys(), file)
 
@@ -86,6 +91,22 @@ class Weights(StoredWeights):
         with self._stored(name) as (file, own):
             tensor: Tensor = file.get_tensor(own)
         return tensor
+
+
+def _what_lies_in(directory: Path) -> str:
+    """The checkpoints inside a directory that is none itself, or else what is there."""
+    try:
+        inside = {each.name: each for each in directory.iterdir()}
+    except OSError as error:
+        return f"{error.strerror}: '{directory}'"
+    marks = (WEIGHTS, INDEX, METADATA_FILE)
+    checkpoints = {
+        name for name, each in inside.items() if any((each / mark).exists() for mark in marks)
+    }
+    if checkpoints:
+        return f"it is not there, and these checkpoints are: {some(checkpoints)}; name one of them"
+    there = f"there is {some(set(inside))}" if inside else "the folder is empty"
+    return f"neither it nor {INDEX} nor {METADATA_FILE} is there; {there}"
 
 
 def _weight_map(index: Path) -> dict[str, str]:

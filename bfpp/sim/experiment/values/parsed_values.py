@@ -124,6 +124,7 @@ class ParsedValues(Values):
             return []
         whole = replace(self, layers=None).transformer
         reasons = [
+            *self._cluster.doubts,
             self._implementation.too_old_for(self._cluster),
             other_mix(self.transformer, whole),
         ]

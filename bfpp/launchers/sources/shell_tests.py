@@ -1,0 +1,49 @@
+"""Results of the tests of a shell script, `[ ... ]` and `[[ ... ]]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+def tested(words: Sequence[str]) -> bool | None:
+    """The result of a test, `true` or `false`; None where it depends on a command that runs."""
+    if [*words] in (["true"], ["false"]):
+        return words[0] == "true"
+    if words[:1] not in (["["], ["[["]) or len(words) < 3:
+        return None
+    inside = [word for word in words[1:-1] if word not in ("(", ")")]
+    if inside[:1] == ["!"]:
+        result = _compared(inside[1:])
+        return None if result is None else not result
+    return _compared(inside)
+
+
+def _compared(inside: Sequence[str]) -> bool | None:
+    if any("$" in word or "`" in word for word in inside):
+        return None
+    match inside:
+        case ["-n", text]:
+            return bool(text)
+        case ["-z", text]:
+            return not text
+        case [left, operator, right] if operator in _TEXTS:
+            return _TEXTS[operator](left, right)
+        case [left, operator, right] if operator in _NUMBERS:
+            known = left.isdecimal() and right.isdecimal() and len(left + right) < 30
+            return _NUMBERS[operator](int(left), int(right)) if known else None
+    return None
+
+
+_TEXTS: dict[str, Callable[[str, str], bool]] = {
+    "=": lambda left, right: left == right,
+    "==": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+}
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda left, right: left == right,
+    "-ne": lambda left, right: left != right,
+    "-gt": lambda left, right: left > right,
+    "-ge": lambda left, right: left >= right,
+    "-lt": lambda left, right: left < right,
+    "-le": lambda left, right: left <= right,
+}
