@@ -51,7 +51,6 @@ A job of SLURM is a process of its own, which waits in a queue.
 MOST_PIECES = 64
 """Pieces of a search, at most: what a piece shares, another works out again."""
 
-
 BOUNDS_AT_ONCE = 2_000
 """Configurations whose bounds one piece of work finds: in some tenths of a second."""
 
@@ -178,7 +177,7 @@ def expect(problem: Problem, chosen: Space, workers: Workers) -> None:
 def all_bounds(problem: Problem, chosen: Space, workers: Workers) -> Bounds:
     """Bounds of all configurations, in pieces of which each prices passes that no other does."""
     some, places = distinct(chosen)
-    begins = range(0, len(some), BOUNDS_AT_ONCE)
+    begins = range(0, len(some) or 1, BOUNDS_AT_ONCE)
     pieces = [some[begin : begin + BOUNDS_AT_ONCE].compact() for begin in begins]
     work = [workers.nearest.submit(bounds_in, problem, piece) for piece in pieces]
     return Bounds.joined([each.result() for each in work]).take(places)

@@ -566,6 +566,17 @@ def test_a_file_of_all_results_has_what_does_not_fit_too(command, capsys, files,
         assert len(Path("j").read_text().splitlines()) == 1 + found["tried"]
 
 
+def test_of_a_journal_that_has_all_nothing_is_left_to_find(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1", "--journal", "j", "--json"]
+    found = []
+    for top in ("all", "3"):
+        assert main([*words, "--top", top]) == 0
+        report = json.loads(capsys.readouterr().out)
+        found.append([each["step_time"] for each in report["configurations"]])
+    every, best = found
+    assert best == every
+
+
 def test_what_a_journal_has_excludes_what_it_excluded(command, capsys):
     words = [*command, "--batch", "8", "--workers", "1", "--top", "2", "--journal", "j", "--json"]
     reports = []
