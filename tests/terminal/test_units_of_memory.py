@@ -23,6 +23,7 @@ OTHERWISE = {
     "executor/checkpoint/readiness.py": "free space on disk, of 10^9 bytes",
     "terminal/number_types.py": "what users may type",
     "options/running/measuring.py": "the name of a device",
+    "sim/cluster/units.py": "the unit of data sheets, which is asked about",
 }
 """Folders and files whose texts may have it, and why."""
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Any, NoReturn
 
 from bfpp.schedules.errors import InvalidConfiguration, InvalidInput
 from bfpp.schedules.orders.steps import Schedule
@@ -163,13 +164,25 @@ def module_name(field: str, path: Path) -> str:
     return f"bfpp_{field}_{path.stem}"
 
 
+class _FromSource(SourceFileLoader):
+    """A loader that compiles the text that is there.
+
+    Python's takes bytecode of a file that was as large and written in the same second.
+    """
+
+    def path_stats(self, path: str) -> NoReturn:
+        """No time or size that bytecode could be compared with."""
+        raise OSError(path)
+
+
 def named_in(field: str, path: Path, name: str) -> object:
     """The object of that name in the file, or `ABSENT`; raises whatever the file raises.
 
     Raises `InvalidConfiguration`, which blames `field`, if there is no such file.
     """
     own_name = module_name(field, path)
-    spec = importlib.util.spec_from_file_location(own_name, path)
+    loader = _FromSource(own_name, str(path.absolute()))
+    spec = importlib.util.spec_from_file_location(own_name, path, loader=loader)
     if spec is None or spec.loader is None or not path.is_file():
         raise InvalidConfiguration(field, f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)

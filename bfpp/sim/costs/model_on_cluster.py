@@ -375,11 +375,7 @@ class ModelOnCluster:
 
     def waiting_factor(self, layout: Layout, *, fully_sharded: bool) -> float:
         """Factor of passes' seconds on the slowest of a job's devices to those on a mean one."""
-        return self.one_sample._waiting_factor(layout.pp, fully_sharded)
-
-    @once
-    def _waiting_factor(self, pp: int, fully_sharded: bool) -> float:
-        degrees = replace(self.degrees, pp=pp)
+        degrees = replace(self.degrees, pp=layout.pp)
         return waiting_factor(self.cluster, degrees, fully_sharded=fully_sharded)
 
     @once_for_stages
