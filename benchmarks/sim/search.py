@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.helpers.measure import ROOT, Results, checkouts, command_seconds
-from bfpp.api.searching import all_bounds, evaluated, expect
+from bfpp.api.searching import all_bounds, evaluated
 from bfpp.api.workers import WORTH, Workers
 from bfpp.commands.search import add_arguments
 from bfpp.options.search import problem_of
@@ -149,7 +149,6 @@ def _seconds(count: int, top: int | None, *, every: bool) -> float:
         for begun in [workers.submit(_load, other) for _ in range(4 * count)]:
             begun.result()
         start = perf_counter()
-        expect(problem, chosen, workers)
         bounds = None if every else all_bounds(problem, chosen, workers)
         for _ in evaluated(problem, chosen, workers, bounds, top):
             pass

@@ -20,7 +20,7 @@ from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.numbers import MOST_PASSES
-from bfpp.sim.search.bounds import Bounds, distinct
+from bfpp.sim.search.bounds import Bounds, bounds_in_piece, distinct
 from bfpp.sim.search.decision import Decision, decision
 from bfpp.sim.search.defaults import divisors
 from bfpp.sim.search.enumeration import configurations
@@ -31,7 +31,6 @@ from bfpp.sim.search.pruning import (
     TOO_LARGE,
     Request,
     SearchResult,
-    bounds_in,
     by_promise,
     evaluate_all,
     evaluate_best,
@@ -151,7 +150,6 @@ def search(
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
     has_results = every or bool(met)
-    expect(problem, missing, workers)
     bounds = None if every else all_bounds(problem, missing, workers)
     if bounds is not None and not has_results and nothing_can_fit(problem, bounds):
         nearest = Outcomes.of([nearest_of(problem, chosen)])
@@ -168,18 +166,19 @@ def search(
         yield SearchResult(nearest, Counter({TOO_LARGE: -1}))
 
 
-def expect(problem: Problem, chosen: Space, workers: Workers) -> None:
+def _expect(problem: Problem, chosen: Space, workers: Workers) -> None:
     """Tell workers how much it is to predict some configurations."""
     draws = problem.jitter.draws if problem.objective is Objective.ROBUSTNESS else 1
     workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
 
 
 def all_bounds(problem: Problem, chosen: Space, workers: Workers) -> Bounds:
-    """Bounds of all configurations, in pieces of which each prices passes that no other does."""
+    """Bounds of all configurations, on the workers, which begin if what follows is worth it."""
+    _expect(problem, chosen, workers)
     some, places = distinct(chosen)
     begins = range(0, len(some) or 1, BOUNDS_AT_ONCE)
     pieces = [some[begin : begin + BOUNDS_AT_ONCE].compact() for begin in begins]
-    work = [workers.nearest.submit(bounds_in, problem, piece) for piece in pieces]
+    work = [workers.nearest.submit(bounds_in_piece, problem, piece) for piece in pieces]
     return Bounds.joined([each.result() for each in work]).take(places)
 
 
@@ -197,6 +196,7 @@ def evaluated(
     Without `bounds`, of all.
     """
     if bounds is None:
+        _expect(problem, chosen, workers)
         pieces = parts(chosen.take(_by_stages(chosen)), workers.where)
         work = [workers.submit(evaluate_all, problem, each) for each in pieces]
     else:

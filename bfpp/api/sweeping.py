@@ -8,7 +8,7 @@ from itertools import islice, product
 from typing import Any
 
 from bfpp.api.predictions import predict
-from bfpp.api.searching import all_bounds, evaluated, expect, values_of
+from bfpp.api.searching import all_bounds, evaluated, values_of
 from bfpp.api.workers import Workers
 from bfpp.launchers.limits import ANY, find_target
 from bfpp.schedules import InvalidConfiguration, Schedule
@@ -237,7 +237,6 @@ def _best_first(problem: Problem, top: int | None, workers: int) -> ResultRows:
         parts = [evaluate_best(problem, in_order, request).outcomes]
     else:
         with Workers(count=workers) as several:
-            expect(problem, chosen, several)
             bounds = all_bounds(problem, chosen, several)
             found = evaluated(problem, chosen, several, bounds, top)
             parts = [part.outcomes for part in found]

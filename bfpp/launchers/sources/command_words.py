@@ -33,6 +33,11 @@ class Program(NamedTuple):
     devices: GpuCount
 
 
+def program_name(word: str) -> str:
+    """The name of a program without its folder."""
+    return PurePosixPath(word).name or "."
+
+
 def is_command(text: str) -> bool:
     """True for a text of several words that begins as a command which starts training."""
     words = text.split()
@@ -40,14 +45,14 @@ def is_command(text: str) -> bool:
         words = words[1:]
     if len(words) < 2:
         return False
-    if _base(words[0]) in (*SHELLS, BATCH):
+    if program_name(words[0]) in (*SHELLS, BATCH):
         return any(word.endswith(SCRIPTS) for word in words)
-    return _base(words[0]) in LAUNCHERS or words[0].endswith((".py", ".sh"))
+    return program_name(words[0]) in LAUNCHERS or words[0].endswith((".py", ".sh"))
 
 
 def program_of(words: Sequence[str], environment: Mapping[str, str]) -> Program | None:
     """The training program of a command; None if it starts none."""
-    if not words or not (_base(words[0]) in LAUNCHERS or words[0].endswith(".py")):
+    if not words or not (program_name(words[0]) in LAUNCHERS or words[0].endswith(".py")):
         return None
     at = _program_at(words)
     if at is None:
@@ -59,7 +64,7 @@ def program_of(words: Sequence[str], environment: Mapping[str, str]) -> Program 
 def _program_at(words: Sequence[str]) -> int | None:
     """The place of a script, or of a module after `-m`."""
     for at, word in enumerate(words):
-        if word.endswith(".py") or _base(word) == "run_train.sh":
+        if word.endswith(".py") or program_name(word) == "run_train.sh":
             return at
         if at and words[at - 1] == "-m" and not _RUNNERS.fullmatch(word):
             return at
@@ -78,7 +83,3 @@ def settings_of(words: Sequence[str]) -> tuple[dict[str, Words], list[str]]:
         else:
             values.append(word)
     return {name: tuple(values) for name, values in settings.items()}, others
-
-
-def _base(word: str) -> str:
-    return PurePosixPath(word).name

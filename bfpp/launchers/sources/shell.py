@@ -1,7 +1,8 @@
 """The commands of a shell script, with its variables written out; none of them is executed.
 
 Assignments, arrays, tests of texts and numbers, sourced files, and texts that a shell is to run are
-understood. A test that depends on what runs, loops, functions and `case` are left out, and listed.
+understood, and so is `case` of a known text. A test that depends on what runs, loops, functions and
+other `case` are left out, and listed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from bfpp.launchers.arguments import FIELD
-from bfpp.launchers.sources.command_words import BATCH, SHELLS
+from bfpp.launchers.sources.command_words import BATCH, SHELLS, program_name
 from bfpp.launchers.sources.documents import text_of_file
 from bfpp.launchers.sources.gpu_counts import batch_words, slurm_variables
 from bfpp.launchers.sources.shell_calls import (
@@ -22,7 +23,6 @@ from bfpp.launchers.sources.shell_calls import (
     SOURCING,
     UNGIVEN,
     parameters,
-    program_name,
     script_call,
     shell_text,
     unknown_in,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.launchers.sources.command_words import BATCH, LAUNCHERS, SCRIPTS, SHELLS
+from bfpp.launchers.sources.command_words import BATCH, LAUNCHERS, SCRIPTS, SHELLS, program_name
 from bfpp.schedules.reading import exists
 
 SOURCING = ("source", ".")
@@ -30,11 +30,6 @@ class ScriptCall(NamedTuple):
 
     file: Path
     arguments: tuple[str, ...]
-
-
-def program_name(word: str) -> str:
-    """The name of a program without its folder."""
-    return PurePosixPath(word).name or "."
 
 
 def script_call(fields: Sequence[str], folder: Path) -> ScriptCall | None:

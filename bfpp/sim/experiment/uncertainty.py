@@ -277,7 +277,7 @@ def _not_crossed(physical: PhysicalCosts, degrees: Degrees) -> set[str]:
 
 @once
 def _worse(physical: PhysicalCosts, constant: DoubtedConstant, deviations: float) -> PhysicalCosts:
-    """The costs with one constant worse by so many deviations: a time longer, a share smaller."""
+    """The costs with one constant worse by some deviations: a longer time, a smaller share."""
     part = constant.path[0]
     worse = _worse_part(getattr(physical, part), constant, deviations)
     return replace(physical, **{part: worse})

@@ -28,7 +28,8 @@ from bfpp.sim.costs.units.seconds import UnitSeconds
 from bfpp.sim.engines.caching import once_for_stages
 from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
-from bfpp.sim.search.evaluation import Evaluation
+from bfpp.sim.search.evaluation import Evaluation, evaluation_of
+from bfpp.sim.search.problem import Problem
 from bfpp.sim.search.space import Numbered, Space, ranks_of
 
 
@@ -83,6 +84,11 @@ def bounds_of(known: Evaluation, space: Space) -> Bounds:
     """Bounds of all configurations, whatever the order of their passes."""
     some, places = distinct(space)
     return bounds_one_by_one(known, some).take(places)
+
+
+def bounds_in_piece(problem: Problem, space: Space) -> Bounds:
+    """Bounds of configurations that share none, as a piece of work."""
+    return bounds_one_by_one(evaluation_of(problem), space)
 
 
 def bounds_one_by_one(known: Evaluation, space: Space) -> Bounds:

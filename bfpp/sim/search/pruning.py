@@ -28,7 +28,7 @@ import numpy as np
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
 from bfpp.sim.memory.peak_memory import safe_total
-from bfpp.sim.search.bounds import Bounds, bounds_of, bounds_one_by_one, closer_bounds
+from bfpp.sim.search.bounds import Bounds, bounds_of, closer_bounds
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -213,11 +213,6 @@ class _Pruned:
     def _exclude(self, reason: str, kept: Flags) -> None:
         if left_out := len(kept) - int(np.count_nonzero(kept)):
             self._excluded[reason] += left_out
-
-
-def bounds_in(problem: Problem, space: Space) -> Bounds:
-    """Bounds of configurations that share none, as a piece of work."""
-    return bounds_one_by_one(evaluation_of(problem), space)
 
 
 def most_promising_first(problem: Problem, chosen: Space) -> Space:

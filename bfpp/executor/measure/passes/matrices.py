@@ -106,7 +106,7 @@ def _kinds(communication: Communication) -> Sequence[Operation]:
 def _holding(
     plan: Plan, communication: Communication, shapes: Sequence[torch.Size], count: int
 ) -> Plan:
-    """Two stages on a rank, each of so many layers that hold such parameters."""
+    """Two stages a rank, each of `count` layers with parameters of these shapes."""
     ranks = plan.graph.layout.pp
     graph = build_graph("breadth-first", Layout(ranks, 1, STAGES), communication)
     layers = [partial(Holder, shapes)] * (graph.layout.units * count)
