@@ -20,7 +20,7 @@ from bfpp.schedules.settings.offloading import OFF
 from bfpp.sim.experiment.experiment import OF_OFFLOAD
 from bfpp.sim.experiment.values import DEFAULTS, OPTIONS
 from bfpp.sim.presets.numbers import MOST_PASSES
-from bfpp.sim.search.bounds import Bounds, bounds_in_piece, distinct
+from bfpp.sim.search.bounds import Bounds, SharedBounds, bounds_in_piece, distinct
 from bfpp.sim.search.decision import Decision, decision
 from bfpp.sim.search.defaults import divisors
 from bfpp.sim.search.enumeration import configurations
@@ -39,7 +39,7 @@ from bfpp.sim.search.pruning import (
 )
 from bfpp.sim.search.ranking import foremost
 from bfpp.sim.search.space import Space
-from bfpp.sim.search.workers import LOCAL, as_completed
+from bfpp.sim.search.workers import LOCAL, Future, as_completed
 
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one.
@@ -151,7 +151,7 @@ def search(
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
     has_results = every or bool(met)
     bounds = None if every else all_bounds(problem, missing, workers)
-    if bounds is not None and not has_results and nothing_can_fit(problem, bounds):
+    if bounds is not None and not has_results and nothing_can_fit(problem, bounds.rows):
         nearest = Outcomes.of([nearest_of(problem, chosen)])
         yield SearchResult(nearest, Counter({TOO_LARGE: len(chosen) - 1}))
         return
@@ -172,21 +172,21 @@ def _expect(problem: Problem, chosen: Space, workers: Workers) -> None:
     workers.expect(draws * len(chosen), draws * int(chosen.passes.sum()))
 
 
-def all_bounds(problem: Problem, chosen: Space, workers: Workers) -> Bounds:
+def all_bounds(problem: Problem, chosen: Space, workers: Workers) -> SharedBounds:
     """Bounds of all configurations, on the workers, which begin if what follows is worth it."""
     _expect(problem, chosen, workers)
     some, places = distinct(chosen)
     begins = range(0, len(some) or 1, BOUNDS_AT_ONCE)
     pieces = [some[begin : begin + BOUNDS_AT_ONCE].compact() for begin in begins]
     work = [workers.nearest.submit(bounds_in_piece, problem, piece) for piece in pieces]
-    return Bounds.joined([each.result() for each in work]).take(places)
+    return SharedBounds(Bounds.joined([each.result() for each in work]), places)
 
 
 def evaluated(
     problem: Problem,
     chosen: Space,
     workers: Workers,
-    bounds: Bounds | None,
+    bounds: SharedBounds | None,
     top: int | None = None,
     met: Outcomes | None = None,
 ) -> Iterator[SearchResult]:
@@ -195,21 +195,29 @@ def evaluated(
     Or of those that may be among the `top` best, or on the front, beside those `met` before.
     Without `bounds`, of all.
     """
+    for future in as_completed(_begun(problem, chosen, workers, bounds, top, met)):
+        yield future.result()
+
+
+def _begun(
+    problem: Problem,
+    chosen: Space,
+    workers: Workers,
+    bounds: SharedBounds | None,
+    top: int | None,
+    met: Outcomes | None,
+) -> Iterator[Future]:
+    """The pieces of that work, on the workers."""
     if bounds is None:
         _expect(problem, chosen, workers)
-        pieces = parts(chosen.take(_by_stages(chosen)), workers.where)
-        work = [workers.submit(evaluate_all, problem, each) for each in pieces]
-    else:
-        order = by_promise(chosen, bounds) if top else _by_stages(chosen)
-        pieces, bounds = parts(chosen.take(order), workers.where), bounds.take(order)
-        request = _request(problem, top, met) if top else None
-        ends = np.cumsum([0, *map(len, pieces)]).tolist()
-        work = [
-            workers.submit(evaluate_best, problem, each, request, bounds.take(slice(*places)))
-            for each, places in zip(pieces, pairwise(ends), strict=True)
-        ]
-    for future in as_completed(work):
-        yield future.result()
+        for each in parts(chosen.take(_by_stages(chosen)), workers.where):
+            yield workers.submit(evaluate_all, problem, each)
+        return
+    order = by_promise(chosen, bounds.columns.throughput) if top else _by_stages(chosen)
+    request, first = _request(problem, top, met) if top else None, 0
+    for each in parts(chosen.take(order), workers.where):
+        own = bounds.take(order[first : (first := first + len(each))])
+        yield workers.submit(evaluate_best, problem, each, request, own)
 
 
 def _by_stages(chosen: Space) -> Offsets:
@@ -249,10 +257,12 @@ def decided(
     return decision(problem, best_first, shown, all_of)
 
 
-def parts(chosen: Space, where: str = LOCAL) -> list[Space]:
+def parts(chosen: Space, where: str = LOCAL) -> Iterator[Space]:
     """The pieces of work for an executor: neighbours, which share costs and graphs."""
     passes = chosen.passes
     at_once = max(PASSES_AT_ONCE[where], int(passes.sum()) // MOST_PIECES)
     piece = passes.cumsum() // at_once
     begins = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(chosen)]
-    return [chosen[first:end].compact() for first, end in pairwise(begins) if end > first]
+    for first, end in pairwise(begins):
+        if end > first:
+            yield chosen[first:end].compact()

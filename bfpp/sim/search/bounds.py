@@ -19,7 +19,7 @@ import numpy as np
 
 from bfpp.core.orders import Steps, time_orders
 from bfpp.schedules import Communication, Configuration, Layout, Operation, Schedule, Sharding
-from bfpp.schedules.columns import NONE, Flags, Offsets, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.families.registry import is_built_in
 from bfpp.schedules.lowering import count_exchanges
 from bfpp.sim.costs.physical import ROUNDING, PhysicalCosts
@@ -30,7 +30,7 @@ from bfpp.sim.memory.device_memory import least_memory, one_buffer
 from bfpp.sim.memory.peak_memory import Memories, fullest_of
 from bfpp.sim.search.evaluation import Evaluation, evaluation_of
 from bfpp.sim.search.problem import Problem
-from bfpp.sim.search.space import Numbered, Space, ranks_of
+from bfpp.sim.search.space import Numbered, Places, Space, one_number, ranks_of
 
 
 class Bounds(NamedTuple):
@@ -40,7 +40,7 @@ class Bounds(NamedTuple):
     memory_gb: Seconds
     reserved_gb: Seconds
 
-    def take(self, places: slice | Offsets | Flags) -> Bounds:
+    def take(self, places: slice | Places) -> Bounds:
         """Those of some configurations."""
         return Bounds(*(column[places] for column in self))
 
@@ -50,11 +50,28 @@ class Bounds(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
+class SharedBounds(NamedTuple):
+    """Bounds of configurations, most of which share theirs: rows, and each one's place there."""
+
+    rows: Bounds
+    places: Integers
+
+    @property
+    def columns(self) -> Bounds:
+        """Those of each configuration."""
+        return self.rows.take(self.places)
+
+    def take(self, places: slice | Places) -> SharedBounds:
+        """Those of some configurations, without rows that none of them has."""
+        used, numbers = np.unique(self.places[places], return_inverse=True)
+        return SharedBounds(self.rows.take(used), numbers.astype(np.int32))
+
+
 class Distinct(NamedTuple):
     """Configurations with all bounds that a space has, and each one's place among them."""
 
     space: Space
-    places: Offsets
+    places: Integers
 
 
 def distinct(space: Space) -> Distinct:
@@ -76,8 +93,9 @@ def distinct(space: Space) -> Distinct:
         of_pipeline[space.pipeline],
         of_communication[space.communication],
     )
-    _, first, places = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
-    return Distinct(space.take(first), places.ravel())
+    rows = [int(column.max(initial=0)) + 1 for column in columns]
+    _, first, places = np.unique(one_number(columns, rows), return_index=True, return_inverse=True)
+    return Distinct(space.take(first), places.astype(np.int32))
 
 
 def bounds_of(known: Evaluation, space: Space) -> Bounds:

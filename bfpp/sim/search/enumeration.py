@@ -73,9 +73,7 @@ def configurations(problem: Problem, broken: Counter[str] | None = None) -> Spac
         for rule, count in rules.items():
             if not rule.startswith(limits.prefix):  # others may launch it
                 broken[rule] = max(broken[rule], count)
-    every = Space.joined(spaces)
-    _, first = np.unique(np.stack(every.columns), axis=1, return_index=True)
-    return every.take(first).in_order()
+    return Space.joined(spaces).in_order()
 
 
 def _enumerated(problem: Problem, limits: FrameworkLimits | None, broken: Counter[str]) -> Space:

@@ -51,8 +51,8 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> Outcomes:
     return evaluation_of(problem).outcomes(Space.of(chosen))
 
 
-COST_MODELS = 16_384
-"""Cost models that are kept, each with its cached results: some 200 MB of the largest models."""
+COST_MODELS = 4_096
+"""Cost models that are kept, each with its cached results: some 120 MB of the largest models."""
 
 OF_PIPELINE = 3
 """Orders and graphs of one pipeline that are kept: of all of its micro-batches, and of fewer."""

@@ -28,7 +28,7 @@ import numpy as np
 from bfpp.schedules import Configuration
 from bfpp.schedules.columns import Flags, Offsets, Seconds
 from bfpp.sim.memory.peak_memory import safe_total
-from bfpp.sim.search.bounds import Bounds, bounds_of, closer_bounds
+from bfpp.sim.search.bounds import Bounds, SharedBounds, bounds_of, closer_bounds
 from bfpp.sim.search.evaluation import Evaluation, Predicted, evaluate, evaluation_of
 from bfpp.sim.search.objectives import Objective
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -137,7 +137,7 @@ def evaluate_best(
     problem: Problem,
     chosen: Iterable[Configuration],
     request: Request | None = None,
-    bounds: Bounds | None = None,
+    bounds: SharedBounds | None = None,
 ) -> SearchResult:
     """Simulate those of some configurations that fit.
 
@@ -146,7 +146,8 @@ def evaluate_best(
     """
     known, space = evaluation_of(problem), Space.of(chosen)
     best = None if request is None else _best(problem, request)
-    return _Pruned(known, space, bounds or bounds_of(known, space), best).result()
+    columns = bounds_of(known, space) if bounds is None else bounds.columns
+    return _Pruned(known, space, columns, best).result()
 
 
 class _Pruned:
@@ -217,16 +218,17 @@ class _Pruned:
 
 def most_promising_first(problem: Problem, chosen: Space) -> Space:
     """By the most throughput that configurations may have; those with one graph together."""
-    return chosen.take(by_promise(chosen, bounds_of(evaluation_of(problem), chosen)))
+    bounds = bounds_of(evaluation_of(problem), chosen)
+    return chosen.take(by_promise(chosen, bounds.throughput))
 
 
-def by_promise(chosen: Space, bounds: Bounds) -> Offsets:
+def by_promise(chosen: Space, throughput: Seconds) -> Offsets:
     """The places of configurations in that order."""
     graphs = [graph.places for graph in chosen.graphs()]
     if not graphs:
         return np.zeros(0, dtype=np.int64)
     begins = np.array([each.start for each in graphs])
-    order = np.argsort(-np.maximum.reduceat(bounds.throughput, begins), kind="stable")
+    order = np.argsort(-np.maximum.reduceat(throughput, begins), kind="stable")
     places = [np.arange(graphs[each].start, graphs[each].stop) for each in order.tolist()]
     return np.concatenate(places)
 

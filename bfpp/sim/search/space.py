@@ -316,14 +316,14 @@ class Space(Sequence[Configuration]):
     def in_order(self) -> Space:
         """Each configuration once, those of one pipeline, and of these with one graph, together."""
         tables, columns = self._sorted_tables
-        _, first = np.unique(_one_number(columns, tables), return_index=True)
+        _, first = np.unique(one_number(columns, map(len, tables)), return_index=True)
         return Space(tables, *(column[first] for column in columns))
 
     @property
     def places_in_order(self) -> Offsets:
         """The places of the configurations in that order."""
         tables, columns = self._sorted_tables
-        return np.argsort(_one_number(columns, tables), kind="stable")
+        return np.argsort(one_number(columns, map(len, tables)), kind="stable")
 
     @property
     def _sorted_tables(self) -> tuple[SpaceTables, list[Integers]]:
@@ -339,9 +339,11 @@ class Space(Sequence[Configuration]):
                 np.array([numbers.get(row, NONE) for row in table], dtype=np.int32)[column]
                 for numbers, table, column in zip(known, self.tables, columns, strict=True)
             ]
-        numbers = _one_number(others.columns, others.tables)
+        rows = [*map(len, others.tables)]
         is_known = np.all([column != NONE for column in columns], axis=0)
-        is_member: Flags = is_known & np.isin(_one_number(columns, others.tables), numbers)
+        is_member: Flags = is_known & np.isin(
+            one_number(columns, rows), one_number(others.columns, rows)
+        )
         return is_member
 
     def graphs(self) -> Iterator[Graph]:
@@ -388,9 +390,10 @@ def _after_each_other(columns: Iterable[Sequence[Integers]]) -> Iterator[Integer
     return map(np.concatenate, zip(*columns, strict=True))
 
 
-def _one_number(columns: Sequence[Integers], tables: SpaceTables) -> Offsets:
-    """One number for the rows of each configuration, in their order."""
+def one_number(columns: Sequence[Integers], rows: Iterable[int]) -> Offsets:
+    """One number for the rows of each configuration, in their order, of tables of so many rows."""
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, table in zip(columns, tables, strict=True):
-        numbers = numbers * len(table) + column
+    for column, count in zip(columns, rows, strict=True):
+        numbers *= count
+        numbers += column
     return numbers

@@ -324,18 +324,22 @@ def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
-    """The futures, each when it is done. Only those of the standard library need no polling."""
-    waiting, pause = list(futures), FIRST_POLL_SECONDS
-    telling = [future for future in waiting if isinstance(future, standard.Future)]
-    if len(telling) == len(waiting):
-        yield from standard.as_completed(telling)
-        return
+    """The futures, each when it is done, and kept no longer: with its result, it may be large."""
+    every = list(futures)
+    telling = [future for future in every if isinstance(future, standard.Future)]
+    return standard.as_completed(telling) if len(telling) == len(every) else _polled(every)
+
+
+def _polled(waiting: list[Future]) -> Iterator[Future]:
+    """The same of futures that do not tell when they are done."""
+    pause = FIRST_POLL_SECONDS
     while waiting:
         finished = [future for future in waiting if future.done()]
         waiting = [future for future in waiting if future not in finished]
-        yield from finished
         if finished:
             pause = FIRST_POLL_SECONDS
+            while finished:
+                yield finished.pop(0)
         elif waiting:
             time.sleep(pause)
             pause = min(2 * pause, POLL_SECONDS)

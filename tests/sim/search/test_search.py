@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from multiprocessing import get_all_start_methods
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from bfpp.api.workers import PASSES, WORTH, Workers
@@ -430,6 +432,14 @@ def test_no_more_jobs_are_under_way_than_workers(most):
     assert work[-1].result() == 11
     assert sorted(each.result() for each in as_completed(work)) == [*range(12)]
     assert not under_way
+
+
+def test_work_that_is_done_with_is_not_kept():
+    pieces = [np.zeros(1) for _ in range(4)]
+    alive = [weakref.ref(piece) for piece in pieces]
+    begun = [Here().submit(len, pieces.pop(0)) for _ in alive]
+    for place, _ in enumerate(as_completed(begun.pop(0) for _ in alive)):
+        assert [each() is None for each in alive] == [at < place for at in range(len(alive))]
 
 
 class Lost(Exception):

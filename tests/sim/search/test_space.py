@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bfpp.schedules import Configuration, Degrees, InvalidConfiguration, Schedule, find_schedule
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.models.model import load_model
-from bfpp.sim.search.bounds import bounds_of
+from bfpp.sim.search.bounds import SharedBounds, bounds_of, bounds_one_by_one, distinct
 from bfpp.sim.search.enumeration import configurations, divisors
 from bfpp.sim.search.evaluation import evaluate, evaluation_of
 from bfpp.sim.search.outcomes import Outcome, Outcomes
@@ -185,6 +185,12 @@ def test_bounds_do_not_depend_on_the_company(outcomes: Outcomes) -> None:
         assert [column[place] for column in together] == [column[0] for column in alone]
     assert (outcomes.samples_per_second <= together.throughput).all()
     assert (outcomes.memory_largest_gb >= together.memory_gb * (1 - 1e-12)).all()
+    some, places = distinct(SPACE)
+    shared = SharedBounds(bounds_one_by_one(known, some), places)
+    chosen = np.flatnonzero(np.arange(len(SPACE)) % 7 < 2)
+    for every, expected in ((shared, together), (shared.take(chosen), together.take(chosen))):
+        assert all(map(np.array_equal, every.columns, expected))
+        assert len(np.unique(every.places)) == len(every.rows.throughput) < len(every.places)
 
 
 @dataclass(frozen=True)
