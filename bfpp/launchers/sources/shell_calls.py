@@ -13,6 +13,9 @@ from bfpp.schedules.reading import exists
 SOURCING = ("source", ".")
 """Programs that run a file in the shell itself."""
 
+EVALUATING = "eval"
+"""The program that runs a text in the shell itself."""
+
 POSITIONAL = (*"0123456789", "@", "*", "#")
 """Names of the arguments of a script: each, all, and how many."""
 
@@ -50,7 +53,7 @@ def script_call(fields: Sequence[str], folder: Path) -> ScriptCall | None:
 
 def shell_text(fields: list[str]) -> tuple[list[str], str | None]:
     """The text that a command has a shell run, and the words before the shell."""
-    if fields[0] == "eval":
+    if fields[0] == EVALUATING:
         return [], " ".join(fields[1:])
     for at, word in enumerate(fields[:-1]):
         if word == "-c" and any(program_name(each) in SHELLS for each in fields[:at]):
