@@ -27,7 +27,15 @@ from bfpp.launchers.sources.shell_calls import (
     shell_text,
     unknown_in,
 )
-from bfpp.launchers.sources.shell_parts import ScriptBranch, Command, LeftOut, Script, Value, appended
+from bfpp.launchers.sources.shell_files import WrittenFiles
+from bfpp.launchers.sources.shell_parts import (
+    Command,
+    LeftOut,
+    Script,
+    ScriptBranch,
+    Value,
+    appended,
+)
 from bfpp.launchers.sources.shell_statements import (
     BLOCKS,
     GROUPS,
@@ -39,10 +47,11 @@ from bfpp.launchers.sources.shell_statements import (
     joined,
     patterns_of,
     statements_of,
+    targets_of,
     without_redirections,
 )
 from bfpp.launchers.sources.shell_tests import is_question, not_, tested
-from bfpp.launchers.sources.shell_words import OPEN, Token, expand
+from bfpp.launchers.sources.shell_words import OPEN, Token, expand, expanded_document
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
@@ -68,6 +77,7 @@ class _Reader:
         self.nested: list[int] = []
         """Lines whose files or texts are read now, the outermost first."""
         self.variables: dict[str, Value] = {}
+        self.files = WrittenFiles(folder)
         self.commands: list[Command] = []
         self.left_out: list[LeftOut] = []
         self.branches: list[ScriptBranch] = []
@@ -183,6 +193,7 @@ class _Reader:
     def _pipeline(self, statement: Sequence[Token], *, certain: bool) -> bool | None:
         """Run commands whose output goes to the next; returns the result of the last."""
         holds: bool | None = True
+        text: str | None = None
         for part, _ in joined(statement, ("|", "|&")):
             words = [token for token in without_redirections(part) if token.is_word]
             if words and words[0].text in DECLARING:
@@ -201,7 +212,19 @@ class _Reader:
                 if match
             }
             holds = self._command(words[before:], documents_of(part), own, certain=certain)
+            text = self._written(words[before:], part, text)
         return holds
+
+    def _written(
+        self, words: Sequence[Token], part: Sequence[Token], given: str | None
+    ) -> str | None:
+        """The output of a command, which is kept for the files that it goes to, if it is plain."""
+        for document in documents_of(part):
+            expands = document.is_expanded
+            given = expanded_document(document.text, self.variables) if expands else document.text
+        fields = [field for token in words for field in self._fields(token)]
+        targets = [(self._joined_value(token.text), more) for token, more in targets_of(part)]
+        return self.files.written(fields, given, targets)
 
     def _command(
         self,
@@ -337,7 +360,9 @@ def read_script(
         raise InvalidConfiguration(FIELD, f"{path} is not a shell script: {error}") from None
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
-    return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out))
+    return Script(
+        tuple(reader.commands), reader.variables, tuple(reader.left_out), reader.files.texts
+    )
 
 
 def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:

@@ -45,10 +45,15 @@ def script_call(fields: Sequence[str], folder: Path) -> ScriptCall | None:
     else:
         return None
     for at, field in enumerate(fields[first:], first):
-        file = folder / _UNKNOWN_FOLDER.sub("", field)
-        if exists(file) and file.is_file():
+        if file := file_beside(field, folder):
             return ScriptCall(file, tuple(fields[at + 1 :]))
     return None
+
+
+def file_beside(name: str, folder: Path) -> Path | None:
+    """The file of that name, if it is there, seen from the folder of a script."""
+    file = folder / _UNKNOWN_FOLDER.sub("", name)
+    return file if exists(file) and file.is_file() else None
 
 
 def shell_text(fields: list[str]) -> tuple[list[str], str | None]:

@@ -24,11 +24,12 @@ class LeftOut(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A script's commands in order, its variables at the end, and omitted parts."""
+    """A script's commands in order, its variables at the end, omitted parts, and files it wrote."""
 
     commands: tuple[Command, ...]
     variables: dict[str, Value]
     left_out: tuple[LeftOut, ...]
+    files: dict[str, str]
 
 
 class ScriptBranch(NamedTuple):

@@ -62,10 +62,11 @@ def tokens(text: str) -> Iterator[Token]:
     while at < len(text):
         letter = text[at]
         if letter == "\n":
-            ended, at, documents = at, at + 1, list[str]()
+            ended, documents = at, list[str]()
             while awaited:
-                begins, at = at, _after_document(text, at, awaited.pop(0))
-                documents.append(text[begins:at].rpartition("\n")[0])
+                begins, at = at + 1, _after_document(text, at + 1, awaited.pop(0))
+                documents.append("".join(text[begins:at].rpartition("\n")[:2]))
+            at = at if documents else at + 1
             yield Token(END, line, False, tuple(documents))
             line += text.count("\n", ended, at)
         elif text.startswith(CONTINUED, at):
