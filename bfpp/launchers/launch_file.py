@@ -29,8 +29,9 @@ from bfpp.launchers.recognise import RECIPE, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
 from bfpp.launchers.sources.recipe_code import filled
-from bfpp.launchers.sources.shell import LeftOut, Script, read_script
+from bfpp.launchers.sources.shell import read_script
 from bfpp.launchers.sources.shell_calls import POSITIONAL, how_to_give, script_call, unknown_in
+from bfpp.launchers.sources.shell_parts import LeftOut, Script
 from bfpp.launchers.torchtitan import reading as torchtitan
 from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS
 from bfpp.schedules import InvalidConfiguration

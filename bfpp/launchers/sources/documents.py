@@ -36,6 +36,14 @@ def text_of_file(path: str) -> str:
     raise InvalidConfiguration(FIELD, reason)
 
 
+def text_if_plain(path: Path) -> str | None:
+    """The text of a file; None where it is none, or too long."""
+    try:
+        return text_of_file(str(path))
+    except InvalidConfiguration:
+        return None
+
+
 def yaml_table(path: str, text: str) -> dict[str, Any]:
     """The table of a YAML file, whose leaves are texts: tags are not read, so nothing is made."""
     import yaml

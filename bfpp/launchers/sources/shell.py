@@ -8,17 +8,17 @@ other `case` are left out, and listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from bfpp.launchers.arguments import FIELD
 from bfpp.launchers.sources.command_words import BATCH, SHELLS, program_name
 from bfpp.launchers.sources.documents import text_of_file
 from bfpp.launchers.sources.gpu_counts import batch_words, slurm_variables
 from bfpp.launchers.sources.shell_calls import (
+    EVALUATING,
     POSITIONAL,
     SOURCING,
     UNGIVEN,
@@ -27,61 +27,45 @@ from bfpp.launchers.sources.shell_calls import (
     shell_text,
     unknown_in,
 )
-from bfpp.launchers.sources.shell_tests import tested
-from bfpp.launchers.sources.shell_words import CLOSE, END, Token, expand, tokens
+from bfpp.launchers.sources.shell_files import WrittenFiles
+from bfpp.launchers.sources.shell_parts import (
+    Command,
+    LeftOut,
+    Script,
+    ScriptBranch,
+    Value,
+    appended,
+)
+from bfpp.launchers.sources.shell_statements import (
+    BLOCKS,
+    GROUPS,
+    Document,
+    after_block,
+    bracket_in,
+    documents_of,
+    is_function,
+    joined,
+    patterns_of,
+    statements_of,
+    targets_of,
+    without_redirections,
+)
+from bfpp.launchers.sources.shell_tests import is_question, not_, tested
+from bfpp.launchers.sources.shell_words import OPEN, Token, expand, expanded_document
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
-REDIRECTIONS = (">", ">>", "<", "&>", "&>>", ">&", "<&", "<<<")
+CHAINED = ("&&", "||")
+"""Operators by which a command runs if the one before it succeeded, or failed."""
 
-BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
-"""Keywords whose commands are left out, and the ends of these."""
+EXIT, RETURN, REPLACING = "exit", "return", "exec"
+"""Commands after which a script does not go on."""
 
 DEEPEST, MOST_FOLLOWED = 8, 100
 """Files and texts that may be within each other, and in all."""
 
-DOCUMENT = "<<EOF"
-"""The token that has the here-documents of a statement."""
-
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-
-Value = str | list[str]
-
-
-class Command(NamedTuple):
-    """A command's words and variables set for it alone, in a line."""
-
-    line: int
-    words: tuple[str, ...]
-    environment: dict[str, str]
-
-
-class LeftOut(NamedTuple):
-    """A part of a script that depends on what runs, and the variables that it depends on."""
-
-    line: int
-    text: str
-    unknown: tuple[str, ...]
-
-
-class Script(NamedTuple):
-    """A script's commands in order, its variables at the end, and omitted parts."""
-
-    commands: tuple[Command, ...]
-    variables: dict[str, Value]
-    left_out: tuple[LeftOut, ...]
-
-
-class _Branch(NamedTuple):
-    """A part of an `if`, or of the `case` of a text: does it run, and did one before it.
-
-    None is not known.
-    """
-
-    runs: bool | None
-    ran: bool | None
-    subject: str | None = None
 
 
 class _Reader:
@@ -93,13 +77,18 @@ class _Reader:
         self.nested: list[int] = []
         """Lines whose files or texts are read now, the outermost first."""
         self.variables: dict[str, Value] = {}
+        self.files = WrittenFiles(folder)
         self.commands: list[Command] = []
         self.left_out: list[LeftOut] = []
-        self.branches: list[_Branch] = []
+        self.branches: list[ScriptBranch] = []
+        self.left: str | None = None
+        """How the script was left, by `exit` or `return`: nothing that follows runs."""
+        self.group_held: bool | None = True
+        """The result of the group that ended last."""
 
     @property
     def runs(self) -> bool:
-        return all(branch.runs for branch in self.branches)
+        return self.left is None and all(branch.runs for branch in self.branches)
 
     def read(self, statements: list[list[Token]]) -> None:
         at = 0
@@ -108,19 +97,34 @@ class _Reader:
             end = BLOCKS.get(statement[0].text) if statement else None
             if end == "esac" and self._begins_case(statement):
                 statement = []
-            elif end or _is_function(statement):
+            elif end or is_function(statement):
                 if self.runs:
                     self._leave_out(statement, decides=end == "esac")
-                at = _after_block(statements, at, end or "}")
+                at = after_block(statements, at, end or "}")
                 continue
-            if statement and self.runs:
-                self._run(statement)
-            at += 1
+            rest = self._run_to_bracket(statement)
+            if rest is None:
+                at += 1
+            else:
+                statements[at] = rest
+
+    def _run_to_bracket(self, statement: list[Token]) -> list[Token] | None:
+        """Run a statement up to where a group begins or ends; returns the rest, if it has some."""
+        at = bracket_in(statement, self.branches[-1].bracket if self.branches else "")
+        before = statement if at is None else statement[:at]
+        reached = self._run(before) if self.runs else False
+        if at is None:
+            return None
+        if (bracket := statement[at].text) in GROUPS:
+            self.branches.append(ScriptBranch(reached is not False, reached, bracket=bracket))
+        else:
+            self.group_held = self.branches.pop().ran
+        return statement[at + 1 :]
 
     def condition(self, statement: Sequence[Token]) -> None:
         """Begin a branch by its condition."""
         holds = self._holds(statement) if self.runs else False
-        self.branches.append(_Branch(holds, holds))
+        self.branches.append(ScriptBranch(holds, holds))
         if holds is None:
             self._leave_out(statement, "if ")
 
@@ -134,21 +138,21 @@ class _Reader:
             holds = True if statement is None else self._holds(statement)
             if holds is None:
                 self._leave_out(statement or (), "elif ")
-        self.branches[-1] = _Branch(before is False and holds, before or holds)
+        self.branches[-1] = ScriptBranch(before is False and holds, before or holds)
 
     def pattern(self, patterns: Sequence[Token]) -> None:
         """The next branch of the last `case`."""
-        _, before, subject = self.branches[-1]
+        _, before, subject, _ = self.branches[-1]
         texts = [" ".join(self._fields(each, whole=True)) for each in patterns]
         holds = not before and any(fnmatchcase(subject or "", text) for text in texts)
-        self.branches[-1] = _Branch(holds, before or holds, subject)
+        self.branches[-1] = ScriptBranch(holds, before or holds, subject)
 
     def _begins_case(self, statement: Sequence[Token]) -> bool:
         """Begin the branches of a `case`, if its text is known."""
         subject = " ".join(self._fields(statement[1])) if len(statement) > 1 else "$"
         if not self.runs or "$" in subject or "`" in subject:
             return False
-        self.branches.append(_Branch(False, False, subject))
+        self.branches.append(ScriptBranch(False, False, subject))
         return True
 
     def runs_around(self) -> bool:
@@ -159,7 +163,7 @@ class _Reader:
         """The result of tests joined by && and ||, from left to right; None where it is unknown."""
         holds: bool | None = True
         joint = "&&"
-        for part, after in _joined(statement):
+        for part, after in joined(statement, CHAINED):
             this = tested([word for token in part for word in self._fields(token, whole=True)])
             if joint == "&&":
                 holds = False if False in (holds, this) else None if None in (holds, this) else True
@@ -172,10 +176,26 @@ class _Reader:
         fields = expand(token.text, self.variables)
         return (fields or [""]) if whole else fields
 
-    def _run(self, statement: list[Token]) -> None:
-        """Assign variables, or note a command."""
-        for part, _ in _joined(statement, ("&&", "||", "|", "|&", "&")):
-            words = [token for token in _without_redirections(part) if token.is_word]
+    def _run(self, statement: list[Token]) -> bool | None:
+        """Run the parts that are reached; returns whether what follows the last one is.
+
+        Commands that would run are taken to succeed; what depends on what only a run tells may run.
+        """
+        holds, self.group_held = self.group_held, True
+        reached: bool | None = True
+        for part, after in joined(statement, (*CHAINED, "&")):
+            if part and reached is not False and self.left is None:
+                holds = self._pipeline(part, certain=reached is True) if reached else None
+            if after:
+                reached = holds if after == "&&" else not_(holds) if after == "||" else True
+        return reached
+
+    def _pipeline(self, statement: Sequence[Token], *, certain: bool) -> bool | None:
+        """Run commands whose output goes to the next; returns the result of the last."""
+        holds: bool | None = True
+        text: str | None = None
+        for part, _ in joined(statement, ("|", "|&")):
+            words = [token for token in without_redirections(part) if token.is_word]
             if words and words[0].text in DECLARING:
                 words = [each for each in words[1:] if not each.text.startswith("-")]
                 self._assign([each for each in words if _ASSIGNMENT.match(each.text)])
@@ -191,15 +211,55 @@ class _Reader:
                 for match in (_ASSIGNMENT.match(each.text) for each in words[:before])
                 if match
             }
-            fields = [field for token in words[before:] for field in self._fields(token)]
-            documents = [
-                text for each in part if each.text == DOCUMENT for text in each.elements or ()
-            ]
-            if fields[:1] == ["shift"]:
-                self._shift(fields[1:])
-            elif fields and not self._is_followed(words[before].line, fields, documents, own):
-                line, *_ = [*self.nested, words[before].line]
-                self.commands.append(Command(line, tuple(fields), own))
+            holds = self._command(words[before:], documents_of(part), own, certain=certain)
+            text = self._written(words[before:], part, text)
+        return holds
+
+    def _written(
+        self, words: Sequence[Token], part: Sequence[Token], given: str | None
+    ) -> str | None:
+        """The output of a command, which is kept for the files that it goes to, if it is plain."""
+        for document in documents_of(part):
+            expands = document.is_expanded
+            given = expanded_document(document.text, self.variables) if expands else document.text
+        fields = [field for token in words for field in self._fields(token)]
+        targets = [(self._joined_value(token.text), more) for token, more in targets_of(part)]
+        return self.files.written(fields, given, targets)
+
+    def _command(
+        self,
+        words: Sequence[Token],
+        documents: Sequence[Document],
+        own: dict[str, str],
+        *,
+        certain: bool,
+    ) -> bool | None:
+        """Note a command, or do what the shell itself does; returns its result."""
+        fields = [field for token in words for field in self._fields(token)]
+        whole = [field for token in words for field in self._fields(token, whole=True)]
+        if (holds := tested(whole)) is not None or not fields:
+            return holds is not False
+        certain = certain and all(branch.ran for branch in self.branches)
+        replaces = fields[0] == REPLACING and len(fields) > 1
+        fields = fields[1:] if replaces else fields
+        line, *_ = [*self.nested, words[0].line]
+        if fields[0] == EXIT or (fields[0] == RETURN and self.nested):
+            replaces = True
+        elif fields[0] == "shift":
+            self._shift(fields[1:])
+        elif not self._is_followed(words[0].line, fields, documents, own, certain=certain):
+            self.commands.append(Command(line, tuple(fields), own))
+        if replaces and certain:
+            self._leave(fields[0])
+        return None if is_question(fields[0]) else True
+
+    def _leave(self, how: str) -> None:
+        """Run nothing more: of a subshell, or else of the script."""
+        for at in reversed(range(len(self.branches))):
+            if self.branches[at].bracket == OPEN:
+                self.branches[at] = self.branches[at]._replace(runs=False)
+                return
+        self.left = how
 
     def _shift(self, given: Sequence[str]) -> None:
         """Drop the first arguments, if they are known."""
@@ -208,7 +268,13 @@ class _Reader:
             self._give(parameters(self.variables["@"][number:]))
 
     def _is_followed(
-        self, line: int, fields: list[str], documents: list[str], own: Mapping[str, str]
+        self,
+        line: int,
+        fields: list[str],
+        documents: Sequence[Document],
+        own: Mapping[str, str],
+        *,
+        certain: bool,
     ) -> bool:
         """True for a file that is sourced, or a text that a shell runs: their commands are read.
 
@@ -219,7 +285,7 @@ class _Reader:
         launcher, text = shell_text(fields)
         program = program_name(fields[0])
         if text is None and documents and program in (*SHELLS, BATCH):
-            text = documents[0]
+            text = documents[0].text
         arguments = {key: self.variables[key] for key in POSITIONAL if key in self.variables}
         inner: Mapping[str, Value] = arguments
         if text is None and (call := script_call(fields, self.folder)):
@@ -234,10 +300,14 @@ class _Reader:
             self.variables |= slurm_variables(fields[1:])
         first = len(self.commands)
         self.nested.append(line)
+        around, self.branches = self.branches, []
         self._give(inner)
-        self.read([*_statements(text)])
+        self.read([*statements_of(text)])
         self._give(arguments)
         self.nested.pop()
+        self.branches = around
+        if self.left == RETURN or not certain or program not in (*SOURCING, EVALUATING):
+            self.left = None
         self.commands[first:] = [
             each._replace(words=(*launcher, *each.words)) for each in self.commands[first:]
         ]
@@ -262,7 +332,7 @@ class _Reader:
                 value = [part for each in token.elements for part in expand(each, self.variables)]
             else:
                 value = self._joined_value(text)
-            self.variables[name] = _appended(self.variables.get(name), value) if appends else value
+            self.variables[name] = appended(self.variables.get(name), value) if appends else value
 
     def _leave_out(
         self, statement: Sequence[Token], keyword: str = "", *, decides: bool = True
@@ -272,15 +342,6 @@ class _Reader:
         fields = " ".join(field for token in statement for field in self._fields(token))
         line = statement[0].line if statement else 0
         self.left_out.append(LeftOut(line, text, unknown_in(fields) if decides else ()))
-
-
-def _appended(before: Value | None, value: Value) -> Value:
-    if before is None:
-        return value
-    if isinstance(before, str) and isinstance(value, str):
-        return before + value
-    return [*([before] if isinstance(before, str) else before),
-            *([value] if isinstance(value, str) else value)]  # fmt: skip
 
 
 def read_script(
@@ -294,34 +355,20 @@ def read_script(
     reader.variables |= {**slurm_variables(batch_words(text)), **environment}
     reader.variables |= parameters(arguments) if arguments else UNGIVEN
     try:
-        reader.read([*_statements(text)])
+        reader.read([*statements_of(text)])
     except InvalidInput as error:
         raise InvalidConfiguration(FIELD, f"{path} is not a shell script: {error}") from None
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
-    return Script(tuple(reader.commands), reader.variables, tuple(reader.left_out))
-
-
-def _statements(text: str) -> Iterator[list[Token]]:
-    """The statements of a script, split at line ends and semicolons."""
-    statement: list[Token] = []
-    for token in tokens(text):
-        if not token.is_word and token.text in (END, ";", ";;"):
-            if statement and token.elements:
-                statement.append(Token(DOCUMENT, token.line, False, token.elements))
-            if statement and not (statement[-1].text in ("&&", "||", "|") and token.text == END):
-                yield statement
-                statement = []
-        else:
-            statement.append(token)
-    if statement:
-        yield statement
+    return Script(
+        tuple(reader.commands), reader.variables, tuple(reader.left_out), reader.files.texts
+    )
 
 
 def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
     """The statement without `if`, `then` and the like; the reader notes conditions."""
     while statement:
-        if patterns := _patterns(statement, reader):
+        if patterns := reader.branches and patterns_of(statement, reader.branches[-1].subject):
             reader.pattern(patterns[::2])
             statement = statement[len(patterns) + 1 :]
             continue
@@ -337,63 +384,7 @@ def _without_keywords(statement: list[Token], reader: _Reader) -> list[Token]:
         elif word in ("fi", "esac"):
             if reader.branches:
                 reader.branches.pop()
-        elif word not in ("then", "do", "{", "}", "!"):
+        elif word not in ("then", "do", "!"):
             break
         statement = rest
     return statement
-
-
-def _patterns(statement: Sequence[Token], reader: _Reader) -> list[Token]:
-    """The patterns of a branch of a `case`, and the bars between them, if it begins with some."""
-    if not reader.branches or reader.branches[-1].subject is None:
-        return []
-    marks = [token.text for token in statement if not token.is_word]
-    bars = marks.index(CLOSE) if CLOSE in marks else 0
-    patterns = list(statement[: 2 * bars + 1])
-    begins = CLOSE in marks and [each.is_word for each in patterns[::2]] == [True] * (bars + 1)
-    closes = [token.text for token in statement[2 * bars + 1 : 2 * bars + 2]] == [CLOSE]
-    return patterns if begins and closes else []
-
-
-def _is_function(statement: Sequence[Token]) -> bool:
-    texts = [token.text for token in statement[:3]]
-    return texts[:1] == ["function"] or texts[1:3] == ["(", ")"]
-
-
-def _after_block(statements: list[list[Token]], at: int, end: str) -> int:
-    """The statement after the end of a block; blocks of the same kind may be inside."""
-    starts = {word for word, closing in BLOCKS.items() if closing == end} or {"{"}
-    depth = 0
-    while at < len(statements):
-        words = [token.text for token in statements[at] if token.is_word]
-        depth += sum(word in starts for word in words[:1]) if end != "}" else words.count("{")
-        depth -= words.count(end) if end == "}" else int(words[:1] == [end])
-        at += 1
-        if depth <= 0:
-            return at
-    return at
-
-
-def _joined(
-    statement: Sequence[Token], joints: Sequence[str] = ("&&", "||")
-) -> Iterator[tuple[list[Token], str]]:
-    """The parts of a statement, each with the operator after it."""
-    part: list[Token] = []
-    for token in statement:
-        if not token.is_word and token.text in joints:
-            yield part, token.text
-            part = []
-        else:
-            part.append(token)
-    yield part, ""
-
-
-def _without_redirections(part: Sequence[Token]) -> Iterator[Token]:
-    skip = False
-    for token in part:
-        if skip:
-            skip = False
-        elif not token.is_word and token.text in REDIRECTIONS:
-            skip = True
-        else:
-            yield token

@@ -13,6 +13,9 @@ from bfpp.schedules.reading import exists
 SOURCING = ("source", ".")
 """Programs that run a file in the shell itself."""
 
+EVALUATING = "eval"
+"""The program that runs a text in the shell itself."""
+
 POSITIONAL = (*"0123456789", "@", "*", "#")
 """Names of the arguments of a script: each, all, and how many."""
 
@@ -42,15 +45,20 @@ def script_call(fields: Sequence[str], folder: Path) -> ScriptCall | None:
     else:
         return None
     for at, field in enumerate(fields[first:], first):
-        file = folder / _UNKNOWN_FOLDER.sub("", field)
-        if exists(file) and file.is_file():
+        if file := file_beside(field, folder):
             return ScriptCall(file, tuple(fields[at + 1 :]))
     return None
 
 
+def file_beside(name: str, folder: Path) -> Path | None:
+    """The file of that name, if it is there, seen from the folder of a script."""
+    file = folder / _UNKNOWN_FOLDER.sub("", name)
+    return file if exists(file) and file.is_file() else None
+
+
 def shell_text(fields: list[str]) -> tuple[list[str], str | None]:
     """The text that a command has a shell run, and the words before the shell."""
-    if fields[0] == "eval":
+    if fields[0] == EVALUATING:
         return [], " ".join(fields[1:])
     for at, word in enumerate(fields[:-1]):
         if word == "-c" and any(program_name(each) in SHELLS for each in fields[:at]):

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+ASKING = ("test", "[", "[[", "grep", "diff", "cmp", "command", "type", "which")
+"""Commands whose results only a run tells; others are taken to succeed."""
+
+
+def is_question(program: str) -> bool:
+    """True for a command that a run answers."""
+    return program in ASKING or program.startswith(("((", "$", "`"))
+
+
+def not_(holds: bool | None) -> bool | None:
+    """The opposite of a result, as far as it is known."""
+    return None if holds is None else not holds
+
 
 def tested(words: Sequence[str]) -> bool | None:
     """The result of a test, `true` or `false`; None where it depends on a command that runs."""
     if [*words] in (["true"], ["false"]):
         return words[0] == "true"
+    if words[:1] == ["test"]:
+        words = ["[", *words[1:], "]"]
     if words[:1] not in (["["], ["[["]) or len(words) < 3:
         return None
     inside = [word for word in words[1:-1] if word not in ("(", ")")]
-    if inside[:1] == ["!"]:
-        result = _compared(inside[1:])
-        return None if result is None else not result
-    return _compared(inside)
+    return not_(_compared(inside[1:])) if inside[:1] == ["!"] else _compared(inside)
 
 
 def _compared(inside: Sequence[str]) -> bool | None:

@@ -29,6 +29,8 @@ UNKNOWN_PARTS, ALL_PARTS = "$`", "\\'\"$`"
 OPERATORS = (";;", "&&", "||", "|&", "&>>", "&>", ">>", "<<<", "<<-", "<<", ">&", "<&", ";", "&",
              "|", ">", "<", OPEN, CLOSE)  # fmt: skip
 
+HERE_DOCUMENTS = ("<<", "<<-")
+
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
@@ -41,7 +43,7 @@ _NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 class Token(NamedTuple):
     """A word as it is written, or an operator, with its line; of an array the elements, too.
 
-    The end of a line has the here-documents that follow it for elements.
+    The end of a line has the here-documents that follow it for elements, and `<<` its delimiter.
     """
 
     text: str
@@ -60,10 +62,11 @@ def tokens(text: str) -> Iterator[Token]:
     while at < len(text):
         letter = text[at]
         if letter == "\n":
-            ended, at, documents = at, at + 1, list[str]()
+            ended, documents = at, list[str]()
             while awaited:
-                begins, at = at, _after_document(text, at, awaited.pop(0))
-                documents.append(text[begins:at].rpartition("\n")[0])
+                begins, at = at + 1, _after_document(text, at + 1, awaited.pop(0))
+                documents.append("".join(text[begins:at].rpartition("\n")[:2]))
+            at = at if documents else at + 1
             yield Token(END, line, False, tuple(documents))
             line += text.count("\n", ended, at)
         elif text.startswith(CONTINUED, at):
@@ -72,18 +75,30 @@ def tokens(text: str) -> Iterator[Token]:
             at += 1
         elif letter == "#":
             at = _end_of_line(text, at)
+        elif (end := _after_arithmetic(text, at)) is not None:
+            yield Token(text[at:end], line)
+            line += text.count("\n", at, end)
+            at = end
         elif operator := next((each for each in OPERATORS if text.startswith(each, at)), None):
-            yield Token(operator, line, False)
-            at += len(operator)
-            if operator in ("<<", "<<-"):
+            at, delimiter = at + len(operator), None
+            if operator in HERE_DOCUMENTS:
                 end = _end_of_word(text, at + len(text[at:]) - len(text[at:].lstrip(" ")))
-                awaited.append(text[at:end].strip().strip("'\"\\"))
-                at = end
+                delimiter, at = text[at:end].strip(), end
+                awaited.append(delimiter.strip("'\"\\"))
+            yield Token(operator, line, False, None if delimiter is None else (delimiter,))
         else:
             begins = at
             token, at = _word(text, at, line)
             yield token
             line += text.count("\n", begins, at)
+
+
+def _after_arithmetic(text: str, at: int) -> int | None:
+    """The end of `((...))`; None where there is none."""
+    if not text.startswith("((", at):
+        return None
+    end = _after_brackets(text, at)
+    return end if text[:end].endswith("))") else None
 
 
 def _word(text: str, at: int, line: int) -> tuple[Token, int]:
@@ -217,6 +232,14 @@ def expand(word: str, variables: Variables) -> list[str]:
     _expand(word, variables, fields, quoted=False)
     fields.end()
     return fields.done
+
+
+def expanded_document(text: str, variables: Variables) -> str:
+    """A here-document with variables written out; its quotes are letters."""
+    fields = _Fields()
+    _expand(text, variables, fields, quoted=True)
+    fields.end()
+    return " ".join(fields.done)
 
 
 def _expand(text: str, variables: Variables, fields: _Fields, *, quoted: bool) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bfpp.launchers.sources.shell import Command, read_script
+from bfpp.launchers.sources.shell import read_script
+from bfpp.launchers.sources.shell_parts import Command
 from bfpp.launchers.sources.shell_words import expand, tokens
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 
@@ -66,6 +67,52 @@ SCRIPTS = {
     "no arguments": 'show "$@" --x "a $@" $@ end',
     "empty": 'A=""\nshow $A "$A" end',
 }  # fmt: skip
+
+
+LEFT = {
+    "exit": "show 1\nexit 0\nshow 2",
+    "exit in a branch": "if [ 1 -eq 1 ]; then\n  show 1; exit\nelse\n  show 2\nfi\nshow 3",
+    "exit in another branch": "if [ 1 -eq 2 ]; then\n  exit\nfi\ncase x in y) exit;; esac\nshow 1",
+    "exit in a case": "case x in\n  x) show 1; exit ;;\n  *) show 2 ;;\nesac\nshow 3",
+    "exit in a function": "stop() {\n  show 2\n  exit\n}\nshow 1",
+    "exit in a subshell": (
+        "(show 1; exit 1; show 2)\nshow 3\n( if [ a = a ]; then exit; fi\nshow 4 )\nshow 5"
+    ),
+    "exit of a text": "bash -c 'exit 0; true 2'\neval 'A=1; exit'\nshow 3",
+    "exit of files": (
+        "echo 'A=1; return; A=2' > a.sh; echo 'B=1; exit 0' > b.sh\n. ./a.sh\nshow $A\n"
+        "bash b.sh\nshow 1\nsource ./b.sh\nshow 2"
+    ),
+    "exit if": (
+        'A=\n[ -n "$A" ] && exit 1\n[ -z "$A" ] || exit 1\nshow 1\ntest -z "$A" && exit\nshow 2'
+    ),
+    "exit unless": "cd . || exit 1\ntrue && show 1 || { show 2; exit 1; }\nfalse || exit 0\nshow 3",
+    "groups": (
+        "A=1\n[ $A -eq 2 ] && { A=3\n show 1; exit; } || show 2\n"
+        "{ show 3; A=4; } > /dev/null\nshow $A\n"
+        "[ $A = 4 ] && { if [ $A = 4 ]; then show 5; fi; } && show 6\n"
+        "[ $A = 4 ] || { show 7; { exit; }; }\n{ show 8; exit; }; show 9"
+    ),
+    "joined by results": (
+        "[ 1 = 2 ] && A=1 || A=2\nshow $A; [ 1 = 1 ] || A=3 && show 4 $A\nfalse && show 5; show 6"
+    ),
+    "arithmetic": "A=1\n(( A == 2 )) && exit 0\nshow $A",
+    "replaced": "show 1\nexec true\nshow 2",
+}
+
+
+@pytest.mark.skipif(BASH is None, reason="compares with bash")
+@pytest.mark.parametrize("name", LEFT)
+def test_what_follows_an_exit_does_not_run(tmp_path, monkeypatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = shown(LEFT[name].replace(" > /dev/null", ""))
+    assert read(LEFT[name]) == expected
+
+
+def test_an_exit_that_depends_on_what_runs_is_not_taken() -> None:
+    for line in ("[ -f x ] || exit", "grep -q x y && exit", "$CHECK && exit 1\n[ $A = b ] && exit",
+                 "[ -f x ] || { show 0; exit; }", "[ -f x ] && . ./leaves.sh"):  # fmt: skip
+        assert read(f"{line}\nshow 1")[-1] == ["1"]
 
 
 @pytest.mark.skipif(BASH is None, reason="compares with bash")
