@@ -52,6 +52,9 @@ QUIET = (
 )  # fmt: skip
 """Commands that prepare a run; they are named, as they may set what a script reads."""
 
+MEETING = ("MASTER_ADDR", "MASTER_PORT", "RANK", "NODE_RANK", "LOCAL_RANK")
+"""Variables that say where processes meet."""
+
 MAY_SET = ("source", ".", "module")
 
 TRAINS = re.compile("train|tune")
@@ -180,6 +183,9 @@ def _left_out(path: str, script: Script, chosen: int) -> Iterator[Ignored]:
     for line, text, unknown in script.left_out:
         why = how_to_give(unknown[0], path) if unknown else "depends on what runs"
         yield Ignored(f"line {line}", text[:60], True, f"{why}, and is left out")
+    for _, text, [name] in script.unset:
+        why = f"not set, as far as a test asks for that; -- NAME=VALUE bash {path} sets one"
+        yield Ignored(f"${name}", text[:60], name not in MEETING, why)
     for command in script.commands:
         name = Path(command.words[0]).name
         if command.line != chosen:

@@ -64,6 +64,23 @@ def test_tables_beside_the_flags_of_a_functional_test_are_listed(
 
 
 @pytest.mark.usefixtures("files")
+def test_variables_that_a_test_asks_for_are_not_set_unless_the_command_sets_them(
+    bfpp: Bfpp,
+) -> None:
+    flags = "--num-virtual-stages-per-pipeline-rank $LAYERS"
+    asks = f'if [ -z $LAYERS ]; then\n  V=""\nelse\n  V="{flags}"\nfi\n[ -z $RANK ] && RANK=0\n'
+    Path("asks.sh").write_text(asks + SCRIPT.replace("--lr 1e-4", "${V}"))
+    record = json.loads(bfpp("simulate --json asks.sh")[1])
+    ignored = {each["name"]: (each["value"], each["matters"]) for each in record["ignored"]}
+    assert ignored["$LAYERS"] == ("[ -z $LAYERS ]", True)
+    assert ignored["$RANK"] == ("[ -z $RANK ]", False)
+    assert record["schedule"] == "1f1b"
+    record = json.loads(bfpp("simulate --json -- LAYERS=2 bash asks.sh")[1])
+    assert "$LAYERS" not in {each["name"] for each in record["ignored"]}
+    assert record["schedule"] == "depth-first"
+
+
+@pytest.mark.usefixtures("files")
 def test_the_table_says_what_was_left_out(bfpp: Bfpp) -> None:
     code, out, error = bfpp("simulate train.sh")
     assert (code, error) == (0, "")

@@ -2,12 +2,12 @@
 
 Assignments, arrays, tests of texts and numbers, sourced files, and texts that a shell is to run are
 understood, and so is `case` of a known text. A test that depends on what runs, loops, functions and
-other `case` are left out, and listed.
+other `case` are left out, and listed. Where a test asks whether a variable is set, which nothing
+says, it is taken not to be, and an `exit` for that case not to be reached.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,12 +29,13 @@ from bfpp.launchers.sources.shell_calls import (
 )
 from bfpp.launchers.sources.shell_files import WrittenFiles
 from bfpp.launchers.sources.shell_parts import (
+    ASSIGNMENT,
     Command,
     LeftOut,
     Script,
     ScriptBranch,
     Value,
-    appended,
+    Variables,
 )
 from bfpp.launchers.sources.shell_statements import (
     BLOCKS,
@@ -50,8 +51,8 @@ from bfpp.launchers.sources.shell_statements import (
     targets_of,
     without_redirections,
 )
-from bfpp.launchers.sources.shell_tests import is_question, not_, tested
-from bfpp.launchers.sources.shell_words import OPEN, Token, expand, expanded_document
+from bfpp.launchers.sources.shell_tests import chained, is_question, not_, questioned, tested
+from bfpp.launchers.sources.shell_words import OPEN, Token, expanded_document
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
@@ -65,8 +66,6 @@ EXIT, RETURN, REPLACING = "exit", "return", "exec"
 DEEPEST, MOST_FOLLOWED = 8, 100
 """Files and texts that may be within each other, and in all."""
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-
 
 class _Reader:
     """Goes through the statements of a script."""
@@ -76,7 +75,7 @@ class _Reader:
         self.followed = 0
         self.nested: list[int] = []
         """Lines whose files or texts are read now, the outermost first."""
-        self.variables: dict[str, Value] = {}
+        self.variables = Variables()
         self.files = WrittenFiles(folder)
         self.commands: list[Command] = []
         self.left_out: list[LeftOut] = []
@@ -85,6 +84,9 @@ class _Reader:
         """How the script was left, by `exit` or `return`: nothing that follows runs."""
         self.group_held: bool | None = True
         """The result of the group that ended last."""
+        self.unset: dict[str, LeftOut] = {}
+        self.supposes = False
+        """Do the tests of this statement suppose that a variable is not set?"""
 
     @property
     def runs(self) -> bool:
@@ -112,7 +114,7 @@ class _Reader:
         """Run a statement up to where a group begins or ends; returns the rest, if it has some."""
         at = bracket_in(statement, self.branches[-1].bracket if self.branches else "")
         before = statement if at is None else statement[:at]
-        reached = self._run(before) if self.runs else False
+        reached = self._run(before) if self.runs else self._skip(before)
         if at is None:
             return None
         if (bracket := statement[at].text) in GROUPS:
@@ -123,8 +125,9 @@ class _Reader:
 
     def condition(self, statement: Sequence[Token]) -> None:
         """Begin a branch by its condition."""
+        self.supposes = False
         holds = self._holds(statement) if self.runs else False
-        self.branches.append(ScriptBranch(holds, holds))
+        self.branches.append(ScriptBranch(holds, holds, supposes=self.supposes))
         if holds is None:
             self._leave_out(statement, "if ")
 
@@ -133,23 +136,25 @@ class _Reader:
         if not self.branches:
             return
         before = self.branches[-1].ran
+        self.supposes = self.branches[-1].supposes
         holds = None if before is None else False
         if before is False and self.runs_around():
             holds = True if statement is None else self._holds(statement)
             if holds is None:
                 self._leave_out(statement or (), "elif ")
-        self.branches[-1] = ScriptBranch(before is False and holds, before or holds)
+        ran = before or holds
+        self.branches[-1] = ScriptBranch(before is False and holds, ran, supposes=self.supposes)
 
     def pattern(self, patterns: Sequence[Token]) -> None:
         """The next branch of the last `case`."""
-        _, before, subject, _ = self.branches[-1]
-        texts = [" ".join(self._fields(each, whole=True)) for each in patterns]
+        _, before, subject, *_ = self.branches[-1]
+        texts = [" ".join(self.variables.fields(each, whole=True)) for each in patterns]
         holds = not before and any(fnmatchcase(subject or "", text) for text in texts)
         self.branches[-1] = ScriptBranch(holds, before or holds, subject)
 
     def _begins_case(self, statement: Sequence[Token]) -> bool:
         """Begin the branches of a `case`, if its text is known."""
-        subject = " ".join(self._fields(statement[1])) if len(statement) > 1 else "$"
+        subject = " ".join(self.variables.fields(statement[1])) if len(statement) > 1 else "$"
         if not self.runs or "$" in subject or "`" in subject:
             return False
         self.branches.append(ScriptBranch(False, False, subject))
@@ -161,27 +166,26 @@ class _Reader:
 
     def _holds(self, statement: Sequence[Token]) -> bool | None:
         """The result of tests joined by && and ||, from left to right; None where it is unknown."""
-        holds: bool | None = True
-        joint = "&&"
-        for part, after in joined(statement, CHAINED):
-            this = tested([word for token in part for word in self._fields(token, whole=True)])
-            if joint == "&&":
-                holds = False if False in (holds, this) else None if None in (holds, this) else True
-            else:
-                holds = True if True in (holds, this) else None if None in (holds, this) else False
-            joint = after
-        return holds
+        return chained((self._tested(part), after) for part, after in joined(statement, CHAINED))
 
-    def _fields(self, token: Token, *, whole: bool = False) -> list[str]:
-        fields = expand(token.text, self.variables)
-        return (fields or [""]) if whole else fields
+    def _tested(self, part: Sequence[Token]) -> bool | None:
+        """The result of a test; the variable of which it asks whether it is set is not."""
+        whole = any(token.text == "[[" for token in part)
+        words = [word for token in part for word in self.variables.fields(token, whole=whole)]
+        if name := questioned(words):
+            text = " ".join(token.text for token in part)
+            self.unset.setdefault(name, LeftOut(part[0].line, text, (name,)))
+            self.supposes = True
+            is_word = whole or any('"' in token.text for token in part)
+            words = ["" if "$" in word else word for word in words if is_word or "$" not in word]
+        return tested(words)
 
     def _run(self, statement: list[Token]) -> bool | None:
         """Run the parts that are reached; returns whether what follows the last one is.
 
         Commands that would run are taken to succeed; what depends on what only a run tells may run.
         """
-        holds, self.group_held = self.group_held, True
+        holds, self.group_held, self.supposes = self.group_held, True, False
         reached: bool | None = True
         for part, after in joined(statement, (*CHAINED, "&")):
             if part and reached is not False and self.left is None:
@@ -198,17 +202,17 @@ class _Reader:
             words = [token for token in without_redirections(part) if token.is_word]
             if words and words[0].text in DECLARING:
                 words = [each for each in words[1:] if not each.text.startswith("-")]
-                self._assign([each for each in words if _ASSIGNMENT.match(each.text)])
+                self.variables.assign([each for each in words if ASSIGNMENT.match(each.text)])
                 continue
             before = 0
-            while before < len(words) and _ASSIGNMENT.match(words[before].text):
+            while before < len(words) and ASSIGNMENT.match(words[before].text):
                 before += 1
             if before == len(words):
-                self._assign(words)
+                self.variables.assign(words)
                 continue
             own = {
-                match[1]: self._joined_value(match[3])
-                for match in (_ASSIGNMENT.match(each.text) for each in words[:before])
+                match[1]: self.variables.text(match[3])
+                for match in (ASSIGNMENT.match(each.text) for each in words[:before])
                 if match
             }
             holds = self._command(words[before:], documents_of(part), own, certain=certain)
@@ -222,8 +226,8 @@ class _Reader:
         for document in documents_of(part):
             expands = document.is_expanded
             given = expanded_document(document.text, self.variables) if expands else document.text
-        fields = [field for token in words for field in self._fields(token)]
-        targets = [(self._joined_value(token.text), more) for token, more in targets_of(part)]
+        fields = [field for token in words for field in self.variables.fields(token)]
+        targets = [(self.variables.text(token.text), more) for token, more in targets_of(part)]
         return self.files.written(fields, given, targets)
 
     def _command(
@@ -235,23 +239,29 @@ class _Reader:
         certain: bool,
     ) -> bool | None:
         """Note a command, or do what the shell itself does; returns its result."""
-        fields = [field for token in words for field in self._fields(token)]
-        whole = [field for token in words for field in self._fields(token, whole=True)]
-        if (holds := tested(whole)) is not None or not fields:
+        fields = [field for token in words for field in self.variables.fields(token)]
+        if (holds := self._tested(words)) is not None or not fields:
             return holds is not False
-        certain = certain and all(branch.ran for branch in self.branches)
+        certain = certain and not self.supposes
+        certain = certain and all(each.ran and not each.supposes for each in self.branches)
         replaces = fields[0] == REPLACING and len(fields) > 1
         fields = fields[1:] if replaces else fields
         line, *_ = [*self.nested, words[0].line]
         if fields[0] == EXIT or (fields[0] == RETURN and self.nested):
             replaces = True
         elif fields[0] == "shift":
-            self._shift(fields[1:])
+            self.variables.shift(fields[1:])
         elif not self._is_followed(words[0].line, fields, documents, own, certain=certain):
             self.commands.append(Command(line, tuple(fields), own))
         if replaces and certain:
             self._leave(fields[0])
         return None if is_question(fields[0]) else True
+
+    def _skip(self, statement: Sequence[Token]) -> bool:
+        """Variables of a part that is known not to run are empty, if nothing else sets them."""
+        if all(branch.ran is not None for branch in self.branches):
+            self.variables.leave_empty(statement)
+        return False
 
     def _leave(self, how: str) -> None:
         """Run nothing more: of a subshell, or else of the script."""
@@ -260,12 +270,6 @@ class _Reader:
                 self.branches[at] = self.branches[at]._replace(runs=False)
                 return
         self.left = how
-
-    def _shift(self, given: Sequence[str]) -> None:
-        """Drop the first arguments, if they are known."""
-        number = int(given[0]) if given and given[0].isdecimal() else 1
-        if "#" in self.variables:
-            self._give(parameters(self.variables["@"][number:]))
 
     def _is_followed(
         self,
@@ -301,9 +305,9 @@ class _Reader:
         first = len(self.commands)
         self.nested.append(line)
         around, self.branches = self.branches, []
-        self._give(inner)
+        self.variables.give(inner)
         self.read([*statements_of(text)])
-        self._give(arguments)
+        self.variables.give(arguments)
         self.nested.pop()
         self.branches = around
         if self.left == RETURN or not certain or program not in (*SOURCING, EVALUATING):
@@ -313,33 +317,12 @@ class _Reader:
         ]
         return True
 
-    def _give(self, arguments: Mapping[str, Value]) -> None:
-        """Have these arguments of a script and no others."""
-        others = {key: value for key, value in self.variables.items() if key not in POSITIONAL}
-        self.variables = {**others, **arguments}
-
-    def _joined_value(self, text: str) -> str:
-        return " ".join(expand(text, self.variables))
-
-    def _assign(self, words: Sequence[Token]) -> None:
-        for token in words:
-            match = _ASSIGNMENT.match(token.text)
-            if match is None:
-                continue
-            name, appends, text = match[1], bool(match[2]), match[3]
-            value: Value
-            if token.elements is not None:
-                value = [part for each in token.elements for part in expand(each, self.variables)]
-            else:
-                value = self._joined_value(text)
-            self.variables[name] = appended(self.variables.get(name), value) if appends else value
-
     def _leave_out(
         self, statement: Sequence[Token], keyword: str = "", *, decides: bool = True
     ) -> None:
         """Note a statement, and the variables that decide whether it is left out, if some do."""
         text = keyword + " ".join(token.text for token in statement)
-        fields = " ".join(field for token in statement for field in self._fields(token))
+        fields = " ".join(field for token in statement for field in self.variables.fields(token))
         line = statement[0].line if statement else 0
         self.left_out.append(LeftOut(line, text, unknown_in(fields) if decides else ()))
 
@@ -361,7 +344,11 @@ def read_script(
     except RecursionError:
         raise InvalidConfiguration(FIELD, f"{path}: nested too deeply") from None
     return Script(
-        tuple(reader.commands), reader.variables, tuple(reader.left_out), reader.files.texts
+        tuple(reader.commands),
+        reader.variables,
+        tuple(reader.left_out),
+        reader.files.texts,
+        tuple(reader.unset.values()),
     )
 
 

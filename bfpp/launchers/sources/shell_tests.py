@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 ASKING = ("test", "[", "[[", "grep", "diff", "cmp", "command", "type", "which")
 """Commands whose results only a run tells; others are taken to succeed."""
@@ -11,6 +12,31 @@ ASKING = ("test", "[", "[[", "grep", "diff", "cmp", "command", "type", "which")
 def is_question(program: str) -> bool:
     """True for a command that a run answers."""
     return program in ASKING or program.startswith(("((", "$", "`"))
+
+
+_VARIABLE = re.compile(r"\$\{?(?!SLURM_)([A-Za-z_]\w*)(?:\[[@*]\]|:?\+\w*)?\}?")
+"""A variable that is not known, but for those that Slurm sets."""
+
+
+def questioned(words: Sequence[str]) -> str | None:
+    """The variable of which a test asks whether it is set, if that is not known."""
+    match [word for word in words if word not in ("test", "[", "[[", "!", "]", "]]")]:
+        case ["-n" | "-z", text] if name := _VARIABLE.fullmatch(text):
+            return name[1]
+    return None
+
+
+def chained(results: Iterable[tuple[bool | None, str]]) -> bool | None:
+    """The result of tests joined by && and ||, from left to right, each with what follows it."""
+    holds: bool | None = True
+    joint = "&&"
+    for this, after in results:
+        if joint == "&&":
+            holds = False if False in (holds, this) else None if None in (holds, this) else True
+        else:
+            holds = True if True in (holds, this) else None if None in (holds, this) else False
+        joint = after
+    return holds
 
 
 def not_(holds: bool | None) -> bool | None:
@@ -24,7 +50,7 @@ def tested(words: Sequence[str]) -> bool | None:
         return words[0] == "true"
     if words[:1] == ["test"]:
         words = ["[", *words[1:], "]"]
-    if words[:1] not in (["["], ["[["]) or len(words) < 3:
+    if words[:1] not in (["["], ["[["]) or len(words) < 2:
         return None
     inside = [word for word in words[1:-1] if word not in ("(", ")")]
     return not_(_compared(inside[1:])) if inside[:1] == ["!"] else _compared(inside)
@@ -38,6 +64,12 @@ def _compared(inside: Sequence[str]) -> bool | None:
             return bool(text)
         case ["-z", text]:
             return not text
+        case []:
+            return False
+        case [text]:
+            return bool(text)
+        case [one, other] if {one, other} & {*_TEXTS, *_NUMBERS}:
+            return False  # a side that is empty, without quotes, is none
         case [left, operator, right] if operator in _TEXTS:
             return _TEXTS[operator](left, right)
         case [left, operator, right] if operator in _NUMBERS:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from bfpp.launchers.sources.shell_arithmetic import AMOUNT, calculated
 from bfpp.schedules import InvalidInput
 
 Variables = Mapping[str, str | Sequence[str]]
@@ -37,7 +38,6 @@ _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9]+)(\[[@*]\])?(?::?([-=])(.*))?", re.DO
 _FROM = re.compile(r"@:([1-9][0-9]?)")
 """All arguments from one on."""
 _ARRAY = re.compile(r"\$(?:\{([A-Za-z_]\w*)\[@\]\}|\{?(@)\}?)")
-_NUMBERS = re.compile(r"[0-9]+|[-+*/%()]|\s+")
 
 
 class Token(NamedTuple):
@@ -270,7 +270,8 @@ def _expand_variable(
 ) -> int:
     """Write out a variable, if its value is known; returns where it ends."""
     if text.startswith("$((", at):
-        fields.add(_calculated(text[at + 3 : end - 2], variables) or text[at:end])
+        with_values = expand(AMOUNT.sub(r"$\1", text[at + 3 : end - 2]), variables)
+        fields.add(calculated(" ".join(with_values)) or text[at:end])
         return end
     if text.startswith("$(", at):
         fields.add(text[at:end])
@@ -342,51 +343,3 @@ def _raw_words(text: str, parts: str = UNKNOWN_PARTS) -> Iterator[str]:
                 parts = ""  # a value's letters, whatever they are
         yield text[at:end]
         at = end
-
-
-def _calculated(text: str, variables: Variables) -> str | None:
-    """The value of whole numbers with `+ - * / %` and brackets; None for anything else."""
-    words = expand(re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"$\1", text), variables)
-    plain = " ".join(words)
-    if len(plain) > 200 or _NUMBERS.sub("", plain):
-        return None
-    parts = [part for part in _NUMBERS.findall(plain) if part.strip()]
-    try:
-        value, rest = _sum(parts)
-    except (IndexError, ValueError, ZeroDivisionError, RecursionError):
-        return None
-    return None if rest else str(value)
-
-
-def _sum(parts: list[str]) -> tuple[int, list[str]]:
-    value, parts = _product(parts)
-    while parts and parts[0] in "+-":
-        other, rest = _product(parts[1:])
-        value, parts = (value + other if parts[0] == "+" else value - other), rest
-    return value, parts
-
-
-def _product(parts: list[str]) -> tuple[int, list[str]]:
-    value, parts = _factor(parts)
-    while parts and parts[0] in "*/%":
-        other, rest = _factor(parts[1:])
-        operation = parts[0]
-        value = (
-            value * other
-            if operation == "*"
-            else (value // other if operation == "/" else value % other)
-        )
-        parts = rest
-    return value, parts
-
-
-def _factor(parts: list[str]) -> tuple[int, list[str]]:
-    if parts[0] == "-":
-        value, rest = _factor(parts[1:])
-        return -value, rest
-    if parts[0] == OPEN:
-        value, rest = _sum(parts[1:])
-        if rest[0] != CLOSE:
-            raise ValueError("a bracket is not closed")
-        return value, rest[1:]
-    return int(parts[0]), parts[1:]

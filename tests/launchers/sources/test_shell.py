@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bfpp.launchers.sources.shell import read_script
+from bfpp.launchers.sources.shell_arithmetic import OPERATORS, calculated
 from bfpp.launchers.sources.shell_parts import Command
 from bfpp.launchers.sources.shell_words import expand, tokens
 from bfpp.schedules import InvalidConfiguration, InvalidInput
@@ -66,6 +67,25 @@ SCRIPTS = {
     "escapes": 'show a\\ b "c\\"d" \\$A "\\$B" \\\\',
     "no arguments": 'show "$@" --x "a $@" $@ end',
     "empty": 'A=""\nshow $A "$A" end',
+    "answers": (
+        "N=4\nshow $(( ($N > 1) ? 1 : 0 )) $((N<2?5:7%4)) $((!2+5 == 5 && N || 0))\n"
+        "show $((-7/2)) $((-7%3)) $((+2-!0))"
+    ),
+    "without quotes": (
+        'A=\nif [ -n $A ]; then show 1; fi; if [ -n "$A" ]; then show 2; fi\n'
+        "if [[ -n $A ]]; then show 3; fi; [ $A = x ] && show 4 || show 5; [ x != $A ] && show 6\n"
+        '[ "$A" != x ] && show 7; [ $A ] || show 8; [ x ] && show 9; [[ $A != x ]] && show 10'
+    ),
+    "not set": (
+        'if [ -z ${UNSET_A} ]; then\n  A="--a 1"\nelse\n  A="--b $UNSET_A"; C=1\nfi\n'
+        '[ -n "$UNSET_A" ] && B=2 || B=3\n[[ -z "$UNSET_B" ]] && UNSET_B=5\n'
+        "if [ -z ${UNSET_C+x} ] && [ -n $UNSET_C ]; then show $A $B $UNSET_B $C; fi\n"
+        'if [ -n "$UNSET_C" ]; then show no; elif [ $B = 3 ]; then show yes; else show no; fi'
+    ),
+    "not reached": (
+        'N=1\nif [ $N -gt 1 ]; then\n  A="--a $N"; L=(1 2)\nelif [ $N -eq 0 ]; then\n'
+        '  export B=1\nelse\n  C=--c\nfi\nshow $A x $B $C "${L[@]}" y'
+    ),
 }  # fmt: skip
 
 
@@ -111,8 +131,46 @@ def test_what_follows_an_exit_does_not_run(tmp_path, monkeypatch, name: str) -> 
 
 def test_an_exit_that_depends_on_what_runs_is_not_taken() -> None:
     for line in ("[ -f x ] || exit", "grep -q x y && exit", "$CHECK && exit 1\n[ $A = b ] && exit",
-                 "[ -f x ] || { show 0; exit; }", "[ -f x ] && . ./leaves.sh"):  # fmt: skip
+                 "[ -f x ] || { show 0; exit; }", "[ -f x ] && . ./leaves.sh",
+                 '[ -n "$A" ] || exit',
+                 'if [ -z "$A" ]; then\n  echo set it; exit 1\nfi'):  # fmt: skip
         assert read(f"{line}\nshow 1")[-1] == ["1"]
+
+
+def test_variables_that_are_taken_not_to_be_set_are_listed_once() -> None:
+    script = read_script(
+        "job.sh",
+        'if [ -z ${A} ]; then\n B=1\nfi\n[ -z "$A" ] && [[ -n $C ]] && B=2\n[ -z $SLURM_NODEID ]\n'
+        '[ -z "$1" ] || B=$1\nshow $A',
+    )
+    assert [(line, name) for line, _, [name] in script.unset] == [(1, "A"), (4, "C")]
+    assert script.variables["B"] == "1"
+    assert [each.words for each in script.commands][-1] == ("show", "$A")
+
+
+NUMBERS = st.integers(0, 12).map(str)
+SUMS = st.recursive(
+    NUMBERS,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from([*OPERATORS]), inner).map(" ".join),
+        st.tuples(inner, inner, inner).map(lambda of: "{} ? {} : {}".format(*of)),
+        st.tuples(st.sampled_from(["- ", "! ", "+ "]), inner).map("".join),
+        inner.map(lambda of: f"({of})"),
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.skipif(BASH is None, reason="compares with bash")
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(sums=st.lists(SUMS, min_size=20, max_size=20))
+def test_drawn_arithmetic_is_that_of_the_shell(sums: list[str]) -> None:
+    script = "\n".join(f'(echo "$(({each}))")' for each in sums)
+    ran = subprocess.run(
+        [BASH or "bash", "-c", script + "\ntrue"], capture_output=True, text=True, check=True
+    )
+    found = [value for each in sums if (value := calculated(each)) is not None]
+    assert found == ran.stdout.split()
 
 
 @pytest.mark.skipif(BASH is None, reason="compares with bash")
