@@ -123,9 +123,6 @@ OF_LITTLE_EFFECT = {
     "the optimizer's states are predicted on the device": (
         "optimizer-cpu-offload* cpu-offload* cpu-optimizer cpu-torch-adam"
     ),
-    "DeepSpeed's own file is not read: --zero-stage, or --sharding, says the stage of ZeRO": (
-        "deepspeed-config"
-    ),
     "activations are predicted whole, and on the device": (
         "distribute-checkpointed-activations distribute-saved-activations "
         "partition-activations contigious-checkpointing checkpoint-in-cpu"
