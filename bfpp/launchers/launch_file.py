@@ -30,6 +30,7 @@ from bfpp.launchers.megatron.without_effect import reason_of
 from bfpp.launchers.recognise import JSON, RECIPE, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
+from bfpp.launchers.sources.interpolation import interpolated
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import read_script
 from bfpp.launchers.sources.shell_calls import POSITIONAL, how_to_give, script_call, unknown_in
@@ -221,8 +222,9 @@ def _yaml(path: str) -> LaunchFile:
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
-        given, left_out = flags_of_nemo(settings)
-        return megatron_file(path, given, gpus_of_trainer(settings), left_out)
+        known, reasons = interpolated(settings)
+        given, left_out = flags_of_nemo(known, reasons)
+        return megatron_file(path, given, gpus_of_trainer(known), left_out)
     if not isinstance(flags, dict):
         reason = (
             f"{path} has neither a table {OF_TESTS}, as Megatron-LM's functional tests have, nor "

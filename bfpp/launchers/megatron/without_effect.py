@@ -42,7 +42,7 @@ WITHOUT_EFFECT = {
     "length of the run": (
         "train-iters train-samples train-tokens train-epochs exit-* eval-* max-steps "
         "iterations-to-skip skip-* phase-transition-* val-* limit-val-* validation-* max-time "
-        "max-epochs train-sync-interval"
+        "max-epochs train-sync-interval limit-test-batches num-sanity-val-steps"
     ),
     "initial values and random numbers": (
         "init-method-* seed *-init-method embedding-init-* *te-rng-tracker perform-initialization "
