@@ -12,7 +12,7 @@ from bfpp.api.predictions import Prediction, predict
 from bfpp.api.results import NOISE, Result, fastest, verdict
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
-from bfpp.options.named_experiments import compared, require_same_unit
+from bfpp.options.named_experiments import compared, require_model, require_same_unit
 from bfpp.reports.pictures import (
     add_picture_arguments,
     check_picture_arguments,
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
     names = options.schedules or DEFAULT_SCHEDULES
     known = compared(names, trust=options.trust)
     experiments = side_by_side(known, shared.given(options))
+    for name, each in zip(names, experiments, strict=True):
+        require_model(name, each)
     require_same_unit(experiments)
     _require_same_model(experiments)
     assumed = assumptions(options)

@@ -20,6 +20,7 @@ from bfpp.api.saved import (
     is_trace_file,
     load,
 )
+from bfpp.launchers.recognise import is_launch_file
 from bfpp.options import shared
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.named_experiments import holds_experiment, named, require_same_unit
@@ -124,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
         return explain_timers(options)
     if options.traces:
         raise InvalidInput(f"TRACE: {options.traces[0]}: further files are of traces alone")
-    is_saved = is_timeline_file(options.schedule)
+    is_saved = is_timeline_file(options.schedule) and not is_launch_file(options.schedule)
     if options.html and is_saved:
         raise InvalidConfiguration("html", "is of no timeline; bfpp show draws one")
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)

@@ -7,6 +7,7 @@ that no setting is ignored in silence: the counterpart of `Launch` for writers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from bfpp.schedules import InvalidConfiguration
@@ -98,10 +99,19 @@ LIST = ValueKind("a list", _listed)
 
 
 class Arguments:
-    """The settings that a launch file gives, by name."""
+    """The settings that a launch file gives, by name; some are `called` otherwise there.
 
-    def __init__(self, source: str, given: Mapping[str, Words], known: Mapping[str, Flag]) -> None:
-        self.source, self.given, self.known = source, given, known
+    One that is called by an empty text is not in the file: something else in it says it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        given: Mapping[str, Words],
+        known: Mapping[str, Flag],
+        called: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.source, self.given, self.known, self.called = source, given, known, called
         self.read: set[str] = set()
         self.assumed: dict[str, tuple[str, ...]] = {}
         self._replaced: dict[str, str] = {}
@@ -139,26 +149,29 @@ class Arguments:
 
     def refuse(self, name: str, reason: str) -> NoReturn:
         """Raise `InvalidConfiguration` that names the file and the setting."""
-        raise InvalidConfiguration(FIELD, f"{self.source}: {name}: {reason}")
+        raise InvalidConfiguration(FIELD, f"{self.source}: {self._title(name)}: {reason}")
+
+    def _title(self, name: str) -> str:
+        return self.called.get(name) or name
 
     @property
     def understood(self) -> list[str]:
         """The given settings that the prediction is made of, with their values."""
         return [
-            f"{name} {self.shown(name)}".strip()
+            f"{self._title(name)} {self.shown(name)}".strip()
             for name in self.given
-            if name in self.read and name not in self._replaced
+            if name in self.read and name not in self._replaced and self.called.get(name, name)
         ]
 
     def ignored(self, reason_of: Callable[[str], tuple[bool, str]]) -> Iterator[Ignored]:
         """The others; `reason_of` says of a setting that was not read if it matters, and why."""
         for name in self.given:
             if name in self._replaced:
-                yield Ignored(name, self.shown(name), True, self._replaced[name])
+                yield Ignored(self._title(name), self.shown(name), True, self._replaced[name])
             elif name not in self.read:
                 matters, reason = reason_of(name)
                 if self.given[name] in OFF and USUALLY_ON not in name:
                     matters, reason = False, f"off; {reason}"
-                yield Ignored(name, self.shown(name), matters, reason)
+                yield Ignored(self._title(name), self.shown(name), matters, reason)
         for name in self._replaced.keys() - self.given.keys():
             yield Ignored(name, "", True, self._replaced[name])

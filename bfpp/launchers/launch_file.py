@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words, shortened
+from bfpp.launchers.deepspeed import reading as deepspeed
+from bfpp.launchers.deepspeed.settings import settings_of
 from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
@@ -25,9 +27,10 @@ from bfpp.launchers.megatron.recipes import (
     sections_left_out,
 )
 from bfpp.launchers.megatron.without_effect import reason_of
-from bfpp.launchers.recognise import RECIPE, TOML, YAML, is_recipe
+from bfpp.launchers.recognise import JSON, RECIPE, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
+from bfpp.launchers.sources.interpolation import interpolated
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.launchers.sources.shell import read_script
 from bfpp.launchers.sources.shell_calls import POSITIONAL, how_to_give, script_call, unknown_in
@@ -116,8 +119,16 @@ def _command(text: str) -> LaunchFile:
     return _script(str(call.file), call.arguments, environment)
 
 
-def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> LaunchFile:
-    """The experiment of a program's settings; words that are none are named."""
+def _of_program(
+    source: str,
+    program: Program,
+    further: Iterable[Ignored],
+    written: Mapping[str, str] = MappingProxyType({}),
+) -> LaunchFile:
+    """The experiment of a program's settings; words that are none are named.
+
+    A script has `written` files, of which one may be DeepSpeed's.
+    """
     other = OTHERWISE.search(program.name)
     if other and not TRAINS.search(program.name):
         reason = f"{source}: {program.name} trains nothing, by its name ({other[0]})"
@@ -130,9 +141,27 @@ def _of_program(source: str, program: Program, further: Iterable[Ignored]) -> La
         stray.append(Ignored(*unknown, True, "is only known when it runs: one node is predicted"))
     if is_torchtitans(program):
         return _of_torchtitan(source, program, [*stray, *further])
-    return megatron_file(
-        source, program.given, program.devices.gpus, [*stray, *further], bert="bert" in program.name
-    )
+    others, gpus = [*stray, *further], program.devices.gpus
+    named = deepspeed.named_file(program.given)
+    if named and not deepspeed.is_megatrons(program.given):
+        own = {name: words for name, words in program.given.items() if name != named.option}
+        settings = deepspeed.settings_named(source, named.file, written)
+        read = deepspeed.alone(source, named.file, settings, own, gpus)
+        return _deepspeed_file(read, others)
+    found = deepspeed.beside_flags(source, program.given, written)
+    others, bert = [*found.ignored, *others], "bert" in program.name
+    return megatron_file(source, found.flags, gpus, others, called=found.called, bert=bert)
+
+
+def _deepspeed_file(read: deepspeed.Alone, further: Iterable[Ignored] = ()) -> LaunchFile:
+    launch = launched("DeepSpeed", read.given, read.values, [*read.ignored, *further])
+    return launch._replace(understood=read.understood)
+
+
+def _json(path: str) -> LaunchFile:
+    """DeepSpeed's JSON alone: no model is in it, and no number of GPUs."""
+    settings = settings_of(path, text_of_file(path))
+    return _deepspeed_file(deepspeed.alone(path, path, settings, None, None))
 
 
 def _script(
@@ -155,7 +184,7 @@ def _script(
     trains = [each for each in launches if TRAINS.search(each[1].name)]
     chosen, program = (trains or launches)[-1]
     try:
-        return _of_program(path, program, _left_out(path, script, chosen.line))
+        return _of_program(path, program, _left_out(path, script, chosen.line), script.files)
     except InvalidConfiguration as error:
         needs = _what_it_needs(path, script, error.reason)
         raise InvalidConfiguration(error.field, error.reason + needs) from None
@@ -199,8 +228,9 @@ def _yaml(path: str) -> LaunchFile:
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
-        given, left_out = flags_of_nemo(settings)
-        return megatron_file(path, given, gpus_of_trainer(settings), left_out)
+        known, reasons = interpolated(settings)
+        given, left_out = flags_of_nemo(known, reasons)
+        return megatron_file(path, given, gpus_of_trainer(known), left_out)
     if not isinstance(flags, dict):
         reason = (
             f"{path} has neither a table {OF_TESTS}, as Megatron-LM's functional tests have, nor "
@@ -314,10 +344,11 @@ def megatron_file(
     gpus: int | None,
     further: Iterable[Ignored] = (),
     *,
+    called: Mapping[str, str] = MappingProxyType({}),
     bert: bool = False,
 ) -> LaunchFile:
-    """The experiment of Megatron-LM's flags."""
-    arguments = arguments_of(source, given)
+    """The experiment of Megatron-LM's flags, some of which are `called` otherwise in the file."""
+    arguments = arguments_of(source, given, called)
     values = values_of(arguments, _name(source), gpus, bert=bert)
     return launched("Megatron-LM", arguments, values, [*arguments.ignored(reason_of), *further])
 
@@ -346,5 +377,6 @@ READERS: dict[tuple[str, ...], Callable[[str], LaunchFile]] = {
     SCRIPTS: _script,
     YAML: _yaml,
     (TOML,): _toml,
+    (JSON,): _json,
 }
 """Readers of launch files by their endings."""

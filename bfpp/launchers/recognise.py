@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bfpp.launchers.sources.command_words import SCRIPTS, is_command
+from bfpp.launchers.sources.command_words import LARGEST, SCRIPTS, is_command
 from bfpp.schedules.reading import read_file
 
 YAML = (".yaml", ".yml")
-TOML = ".toml"
+TOML, JSON = ".toml", ".json"
 
 
 RECIPE = ".py:"
@@ -19,8 +19,17 @@ OF_BRIDGE = b"megatron.bridge"
 """The import by which a file of recipes is known; it is not run, as one with a schedule is."""
 
 
+OF_DEEPSPEED = re.compile(
+    rb'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|'
+    rb'gradient_accumulation_steps)"\s*:'
+)
+"""Keys by which DeepSpeed's JSON is known."""
+
+
 def is_launch_file(name: str) -> bool:
     """True if SCHEDULE is a launch file, or a command that starts training."""
+    if name.endswith(JSON):
+        return is_deepspeed(name)
     if name.endswith(TOML):
         return is_torchtitan(name)
     return name.endswith((*SCRIPTS, *YAML)) or is_command(name) or is_recipe(name)
@@ -43,4 +52,14 @@ def is_recipe(name: str) -> bool:
     try:
         return OF_BRIDGE in read_file(Path(f"{file}.py"))
     except OSError:  # who loads it says so
+        return False
+
+
+def is_deepspeed(name: str) -> bool:
+    """True for a JSON with keys of DeepSpeed."""
+    path = Path(name)
+    try:
+        small = path.is_file() and path.stat().st_size <= LARGEST
+        return small and OF_DEEPSPEED.search(read_file(path)) is not None
+    except (OSError, ValueError):  # who reads it says so
         return False

@@ -32,6 +32,13 @@ def named(schedule: str, *, trust: bool = False) -> Experiment:
     return experiment_of_file(schedule, {"schedule": schedule})
 
 
+def require_model(schedule: str, experiment: Experiment) -> None:
+    """Refuse an experiment of SCHEDULE and options that is a launch file's, and has no model."""
+    if experiment.model is None and is_launch_file(schedule):
+        reason = f"{schedule} names no model: --model NAME does, and --seq-length its tokens"
+        raise InvalidConfiguration("schedule", reason)
+
+
 def compared(names: Sequence[str], *, trust: bool = False) -> list[Experiment]:
     """The experiments of files, and schedules by name: these have the values of the first file."""
     known = {name: named(name, trust=trust) for name in names}

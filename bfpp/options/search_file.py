@@ -127,7 +127,10 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
     if path is None:
         return
     if _is_experiment(path):
-        table = experiment_table(path, _experiment(path, trust=TRUST in words))
+        experiment = _experiment(path, trust=TRUST in words)
+        if experiment.model is None and (models := [*_given(words, "--model")]):
+            experiment = experiment.changed(model=models[-1])
+        table = experiment_table(path, experiment)
     else:
         table = BEFORE | read_toml(FIELD, path)
         require_kind(FIELD, path, table, SEARCH)
@@ -157,7 +160,8 @@ def _take_file(parser: Parser, arguments: Iterable[str], words: Sequence[str]) -
 def experiment_table(path: str, experiment: Experiment) -> dict[str, Any]:
     """The values of the search; raises `InvalidConfiguration` for an experiment of no model."""
     if experiment.software is None:
-        raise InvalidConfiguration(FIELD, f"{path} says no model, which a search divides")
+        reason = f"{path} says no model, which a search divides: --model NAME does"
+        raise InvalidConfiguration(FIELD, reason)
     record, configuration = experiment.record, experiment.configuration
     schedule, software = record.pop("schedule"), experiment.require_physical().implementation
     usual = usual_schedules(software)
@@ -200,16 +204,15 @@ def _fixes(path: str, table: object, words: Sequence[str]) -> Iterator[str]:
     """The values that are fixed, as `--fix` takes them; those of the command line are its own."""
     if not isinstance(table, dict):
         raise InvalidConfiguration(FIELD, f"{path}: {FIXED} must be a table")
-    own = {fixed_name(text) for text in _given_fixes(words)}
+    own = {fixed_name(text) for text in _given(words, f"--{FIX}")}
     for name, value in table.items():
         if fixed_name(name) not in own:
             for each in _listed(value):
                 yield f"{name}={str(each).lower() if isinstance(each, bool) else each}"
 
 
-def _given_fixes(words: Sequence[str]) -> Iterator[str]:
-    """The values of `--fix` on a command line."""
-    option = f"--{FIX}"
+def _given(words: Sequence[str], option: str) -> Iterator[str]:
+    """The values of an option on a command line."""
     for before, word in pairwise(["", *words]):
         if before == option:
             yield word

@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from bfpp.options.launch_notes import report_left_out
-from bfpp.options.named_experiments import holds_experiment, named
+from bfpp.options.named_experiments import holds_experiment, named, require_model
 from bfpp.schedules import Schedule, registered_schedules
 from bfpp.schedules.families.registry import ALIASES
 from bfpp.schedules.formats.python_file import MARK
@@ -270,7 +270,9 @@ def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
     values = given(options)
     report_left_out(getattr(options, COMMAND, None), options.schedule, values)
-    return named(options.schedule, trust=options.trust).changed(**values)
+    known = named(options.schedule, trust=options.trust).changed(**values)
+    require_model(options.schedule, known)
+    return known
 
 
 def words(experiment: Experiment) -> list[str]:

@@ -20,9 +20,12 @@ from bfpp.api.recorded.stragglers import JobExplanation
 from bfpp.commands import search
 from bfpp.commands.check import FORMATS
 from bfpp.commands.schedule import memory_limits
+from bfpp.launchers.deepspeed.reading import alone as deepspeed_alone
+from bfpp.launchers.deepspeed.settings import settings_of
 from bfpp.launchers.frameworks import framework_config
 from bfpp.launchers.launch_file import read_launch_file
 from bfpp.launchers.sources.command_words import is_command
+from bfpp.launchers.sources.documents import text_of_file
 from bfpp.launchers.sources.recipe_code import filled
 from bfpp.options.experiment_file import experiment_text, read_experiment
 from bfpp.options.search import parse_fixed, problem_of
@@ -333,6 +336,20 @@ NEMO = (
 )
 
 
+DEEPSPEED = json.dumps(
+    {
+        "train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
+        "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": True},
+        "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8},
+        "optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}},
+    }
+)  # fmt: skip
+
+
+def _deepspeed(name: str) -> object:
+    return deepspeed_alone(name, name, settings_of(name, text_of_file(name)), None, None)
+
+
 def _torchtitan() -> list[bytes]:
     experiment = bfpp.Experiment(
         "interleaved", **STEP, loops=2, model="llama3-8b", cluster="dgx-h100", dp=2,
@@ -357,6 +374,9 @@ READERS = {
     "launch scripts": Reader(texts(SCRIPT), of_file("train.sh", read_launch_file), TEXT),
     "launch files in YAML": Reader(
         texts(YAML, NEMO), of_file("job.yaml", read_launch_file), TEXT
+    ),
+    "DeepSpeed's settings": Reader(
+        texts(DEEPSPEED), of_file("ds.json", _deepspeed), JSON
     ),
     "launch commands": Reader(
         texts(f"torchrun pretrain_gpt.py {FLAGS}"), of_word(_command), TEXT

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.launchers.launch_files import checkout
 from bfpp.launchers.frameworks import framework_config
 from bfpp.launchers.megatron.published import FURTHER
-from bfpp.launchers.published_models import ALIKE, SIZES, published_model
+from bfpp.launchers.published.models import ALIKE, SIZES, published_model
 from bfpp.launchers.sources.command_words import settings_of
 from bfpp.launchers.torchtitan.flavors import FLAVORS
 from bfpp.sim.experiment.experiment import Experiment

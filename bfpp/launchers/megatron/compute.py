@@ -146,7 +146,7 @@ def _states(given: Arguments, precision: Precision) -> Values:
     return dict(states)
 
 
-def compute_of(given: Arguments, model: Transformer) -> Values:
+def compute_of(given: Arguments, model: Transformer | None) -> Values:
     """Activation checkpointing, offloading and kernels."""
     backend, local = given["--attention-backend"], given["--transformer-impl"] == "local"
     flash = given["--use-flash-attn"]
@@ -170,7 +170,7 @@ def _has_graphs(given: Arguments) -> bool:
     return graphs
 
 
-def _recompute(given: Arguments, model: Transformer) -> str:
+def _recompute(given: Arguments, model: Transformer | None) -> str:
     """The policy as our options name it."""
     kind, method = given["--recompute-granularity"], given["--recompute-method"]
     layers, modules = given["--recompute-num-layers"], given["--recompute-modules"]
@@ -183,7 +183,7 @@ def _recompute(given: Arguments, model: Transformer) -> str:
         kind, method = "full", method or older
     if kind == "full":
         if method == "block":
-            return str(layers or model.layers)
+            return str(layers or (model.layers if model else 1))
         if layers and layers > 1:
             reason = f"{layers}: a checkpoint of each layer is predicted"
             given.replace("--recompute-num-layers", reason)

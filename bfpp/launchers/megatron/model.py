@@ -9,7 +9,7 @@ from typing import Any
 from bfpp.launchers.arguments import Arguments
 from bfpp.launchers.launch import Launch
 from bfpp.launchers.megatron.text import Flags
-from bfpp.launchers.vocabularies import vocabulary_of
+from bfpp.launchers.published.vocabularies import vocabulary_of
 from bfpp.sim.models.matrices import Experts, LatentAttention
 from bfpp.sim.models.model import VOCABULARY_MULTIPLE, Transformer
 

@@ -57,7 +57,7 @@ GPUS = ("trainer.devices", "trainer.num_nodes")
 
 PARTS = {
     "exp_manager", "data", "nsys_profile", "sched", "tokenizer", "s3_checkpointing", "run", "name",
-    "defaults", "megatron_timer_kwargs", "restore_from_path", "accelerator", "logger",
+    "defaults", "hydra", "megatron_timer_kwargs", "restore_from_path", "accelerator", "logger",
 }  # fmt: skip
 """Tables and settings that are no part of a step."""
 
@@ -77,8 +77,10 @@ def gpus_of_trainer(settings: Mapping[str, Words]) -> int | None:
     return int(said[0]) * int(said[1])
 
 
-def flags_of_nemo(settings: Mapping[str, Words]) -> tuple[dict[str, Words], list[Ignored]]:
-    """Settings as flags, and those that are worked out when they are used."""
+def flags_of_nemo(
+    settings: Mapping[str, Words], unknown: Mapping[str, str]
+) -> tuple[dict[str, Words], list[Ignored]]:
+    """Settings as flags, and those that are none; `unknown` are not worked out, for a reason."""
     flags: dict[str, Words] = {}
     left_out: list[Ignored] = []
     for name, said in settings.items():
@@ -86,12 +88,12 @@ def flags_of_nemo(settings: Mapping[str, Words]) -> tuple[dict[str, Words], list
         text = " ".join(words)
         if words in NOT_SET or name in GPUS:
             continue
-        if "${" in text:
-            left_out.append(Ignored(name, text[:60], True, "is worked out when it runs"))
-        elif (name, text) in VALUES:
+        if (name, text) in VALUES:
             flags |= VALUES[name, text]
         elif any(part in PARTS for part in name.split(".")) and name not in RENAMED:
             left_out.append(Ignored(name, text[:60], False, "no part of a step"))
+        elif name in unknown:
+            left_out.append(Ignored(name, text[:60], True, unknown[name]))
         else:
             flags |= dict(_flag(name, words))
     return flags, left_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from bfpp.launchers.arguments import Arguments, Words
 from bfpp.launchers.megatron.compute import compute_of, precision_of
@@ -30,10 +31,13 @@ REFUSED = {
 """Flags of features that no experiment has."""
 
 
-def arguments_of(source: str, given: Mapping[str, Words]) -> Arguments:
-    """The flags of a file or a command, by the names of today."""
+def arguments_of(
+    source: str, given: Mapping[str, Words], called: Mapping[str, str] = MappingProxyType({})
+) -> Arguments:
+    """The flags of a file or a command by the names of today; some are `called` otherwise there."""
     named = {OTHER_NAMES.get(name, name): words for name, words in given.items()}
-    return Arguments(source, {name: words for name, words in named.items() if _said(words)}, FLAGS)
+    said = {name: words for name, words in named.items() if _said(words)}
+    return Arguments(source, said, FLAGS, called)
 
 
 def _said(words: Words) -> bool:

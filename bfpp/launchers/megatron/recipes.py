@@ -9,7 +9,7 @@ from typing import Any
 
 from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words, shortened
 from bfpp.launchers.megatron.flag_kinds import MODEL
-from bfpp.launchers.published_models import published_model
+from bfpp.launchers.published.models import published_model
 from bfpp.launchers.sources.recipe_values import ForeignCall, Node, Unknown
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.model import Transformer

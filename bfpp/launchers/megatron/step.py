@@ -93,7 +93,7 @@ def replica_flags(launch: Launch) -> Flags:
     }
 
 
-def groups_of(given: Arguments, model: Transformer, gpus: int | None) -> Values:
+def groups_of(given: Arguments, model: Transformer | None, gpus: int | None) -> Values:
     """Degrees and batch on a number of GPUs: by default, the fewest that the degrees allow."""
     tp, pp, contexts, ulysses = (
         max(given[f"--{each}-parallel-size"], 1)
@@ -122,10 +122,10 @@ def groups_of(given: Arguments, model: Transformer, gpus: int | None) -> Values:
     return values | _exchange(given, cp)
 
 
-def _expert_devices(given: Arguments, model: Transformer, tp: int) -> int:
+def _expert_devices(given: Arguments, model: Transformer | None, tp: int) -> int:
     """Devices over which experts are divided; tensor parallelism of experts counts as that."""
     ep, inner = given["--expert-model-parallel-size"], given["--expert-tensor-parallel-size"]
-    if model.experts is None:
+    if model is None or model.experts is None:
         return 1
     inner = tp if inner is None else max(inner, 1)
     ep, name = max(ep, 1), "--expert-tensor-parallel-size"
@@ -244,7 +244,8 @@ def replicas_of(given: Arguments, values: Values) -> Values:
         given["--overlap-grad-reduce"],
     )
     gathers = given["--overlap-param-gather"]
-    overlaps |= given["--zero-stage"] == FULL_STAGE  # by default
+    if "--overlap-grad-reduce" not in given:
+        overlaps = given["--zero-stage"] == FULL_STAGE
     replicas: Values = {"sharding": sharding, "clipping": given["--clip-grad"] > 0}
     _ = given["--ckpt-format"]
     if sharding is not Sharding.NONE and instances > 1:

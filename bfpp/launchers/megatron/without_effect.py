@@ -42,7 +42,7 @@ WITHOUT_EFFECT = {
     "length of the run": (
         "train-iters train-samples train-tokens train-epochs exit-* eval-* max-steps "
         "iterations-to-skip skip-* phase-transition-* val-* limit-val-* validation-* max-time "
-        "max-epochs train-sync-interval"
+        "max-epochs train-sync-interval limit-test-batches num-sanity-val-steps"
     ),
     "initial values and random numbers": (
         "init-method-* seed *-init-method embedding-init-* *te-rng-tracker perform-initialization "
@@ -122,9 +122,6 @@ OF_LITTLE_EFFECT = {
     "another attention is computed in full": "experimental-attention-variant dsa-*",
     "the optimizer's states are predicted on the device": (
         "optimizer-cpu-offload* cpu-offload* cpu-optimizer cpu-torch-adam"
-    ),
-    "DeepSpeed's own file is not read: --zero-stage, or --sharding, says the stage of ZeRO": (
-        "deepspeed-config"
     ),
     "activations are predicted whole, and on the device": (
         "distribute-checkpointed-activations distribute-saved-activations "

@@ -16,6 +16,9 @@ LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "mpiexec", "deep
              "ft_launcher", "uv", "accelerate", "run_train.sh")  # fmt: skip
 """Programs that start training."""
 
+LARGEST = 2**20
+"""Bytes of a launch file, at most."""
+
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 SHELLS, BATCH = ("bash", "sh"), "sbatch"
 """Programs that run a script or a text."""
@@ -66,7 +69,7 @@ def _program_at(words: Sequence[str]) -> int | None:
     for at, word in enumerate(words):
         if word.endswith(".py") or program_name(word) == "run_train.sh":
             return at
-        if at and words[at - 1] == "-m" and not _RUNNERS.fullmatch(word):
+        if at and words[at - 1] in ("-m", "--module") and not _RUNNERS.fullmatch(word):
             return at
     return None
 

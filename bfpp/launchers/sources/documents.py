@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.launchers.arguments import FIELD, Words
+from bfpp.launchers.sources.command_words import LARGEST
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
-LARGEST, LARGEST_YAML = 2**20, 2**16
-"""Bytes of a launch file, at most, and letters of one in YAML, whose reader is slow."""
+LARGEST_YAML = 2**16
+"""Letters of a launch file in YAML, whose reader is slow, at most."""
 
 DEEPEST, MOST_LEAVES = 50, 20_000
 """Tables in tables, and settings, at most: aliases of YAML could make very many."""

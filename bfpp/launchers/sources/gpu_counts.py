@@ -46,6 +46,9 @@ PRODUCTS = (
 A factor is the first known of several variables.
 """
 
+INCLUDED, OF_INCLUDED = "--include", re.compile(r"[^:@]+:([0-9]+(?:,[0-9]+)*)")
+"""The option of DeepSpeed's launcher that lists devices, host by host, and one host with them."""
+
 INHERITS = "srun"
 """The launcher that starts as many processes as its job has, unless it is said."""
 
@@ -67,6 +70,8 @@ def gpu_count(words: Sequence[str], environment: Mapping[str, str]) -> GpuCount:
         next(((name, said[name]) for name in names if name in said), None)
         for names in (NODES, OF_NODE, PROCESSES)
     )
+    if included := _included(said.get(INCLUDED, "")):
+        return GpuCount(included)
     number = _number(nodes[1]) if nodes else None
     job = _factor(NODE_COUNT, environment)
     if number is None and (nodes or INHERITS in words[:1]):
@@ -80,6 +85,12 @@ def gpu_count(words: Sequence[str], environment: Mapping[str, str]) -> GpuCount:
         if None not in known:
             return GpuCount(prod(each or 0 for each in known))
     return GpuCount(None)
+
+
+def _included(hosts: str) -> int | None:
+    """The devices that are listed, as `localhost:0,1@other:0,1`; None if some host has no list."""
+    lists = [OF_INCLUDED.fullmatch(host) for host in hosts.split("@")]
+    return sum(len(each[1].split(",")) for each in lists if each) if all(lists) else None
 
 
 def batch_words(script: str) -> list[str]:

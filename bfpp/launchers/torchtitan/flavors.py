@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bfpp.launchers.arguments import FIELD, Arguments
-from bfpp.launchers.published_models import published_model
+from bfpp.launchers.published.models import published_model
 from bfpp.launchers.torchtitan.configurations import CONFIGURATIONS, configuration_of
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.models.model import Transformer

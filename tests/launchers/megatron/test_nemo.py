@@ -70,3 +70,32 @@ def test_groups_of_queries_need_no_other_setting(read: Any) -> None:
     groups = "num_attention_heads: 32\n  num_query_groups: 8"
     assert read().experiment.transformer.kv_heads is None
     assert read("num_attention_heads: 32", groups).experiment.transformer.kv_heads == 8
+
+
+def test_values_that_are_worked_out_of_others_are_read(
+    read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_NODES", "4")
+    worked_out = FILE.replace("num_nodes: 2", 'num_nodes: "${oc.env:OUR_NODES}"').replace(
+        "ffn_hidden_size: 14336",
+        "ffn_hidden_size: ${multiply:${divide_floor:7, 2}, ${.hidden_size}}\n"
+        "  max_position_embeddings: ${.encoder_seq_length}",
+    )
+    launch = read(FILE, worked_out)
+    assert launch.experiment.transformer.mlp_width == 3 * 4096
+    assert launch.experiment.dp == 4
+    assert "--max-position-embeddings 4096" in launch.understood
+    assert not [each.name for each in launch.ignored if each.matters]
+
+
+def test_what_cannot_be_worked_out_is_named_with_its_reason(read: Any) -> None:
+    launch = read(
+        "mcore_gpt: True",
+        "seed: ${ours:1}\n  moe: ${oc.env:NO_SUCH_NAME}\n  path: ${data_dir}/x",
+    )
+    said = {each.name: each.reason for each in launch.ignored if each.matters}
+    assert said == {
+        "model.seed": "ours: a resolver that is not known",
+        "model.moe": "depends on $NO_SUCH_NAME, which is not set",
+        "model.path": "data_dir is no setting of the file",
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bfpp.launchers.launch_file import read_launch_file
-from bfpp.launchers.vocabularies import OF_KINDS, OF_NAMES
+from bfpp.launchers.published.vocabularies import OF_KINDS, OF_NAMES
 
 SMALL = (
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "

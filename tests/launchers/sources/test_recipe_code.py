@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bfpp.launchers.launch_file import read_launch_file
-from bfpp.launchers.published_models import ALIKE, SIZES, published_model
+from bfpp.launchers.published.models import ALIKE, SIZES, published_model
 from bfpp.launchers.sources.recipe_code import DEEPEST, filled
 from bfpp.schedules import InvalidConfiguration
 from tests.helpers.launch_recipe import NAME, RECIPE

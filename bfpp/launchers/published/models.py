@@ -5,6 +5,8 @@ Sizes are those of the models' `config.json` at huggingface.co, by the name ther
 
 from __future__ import annotations
 
+import re
+
 from bfpp.sim.models.model import Transformer, load_model
 
 _DENSE = "gated=true,norm=rms,positions=rotary"
@@ -127,10 +129,15 @@ ALIKE = {
 """Names of models of the same sizes."""
 
 
+_TUNED = re.compile(r"-(instruct|chat|it|base)(?=-|$)")
+"""Parts of the names of models that were trained further, of the same sizes."""
+
+
 def published_model(name: str) -> Transformer | None:
     """The model of that name at huggingface.co, if its sizes are known here."""
     plain = name.lower()
-    sizes = SIZES.get(ALIKE.get(plain, plain))
+    names = [ALIKE.get(each, each) for each in (plain, _TUNED.sub("", plain))]
+    sizes = next((SIZES[each] for each in names if each in SIZES), None)
     if sizes is None:
         return None
     own = f"name={plain.rpartition('/')[2]}," if "=" in sizes else ""

@@ -1,0 +1,1 @@
+"""DeepSpeed's JSON, alone or beside a program's own settings."""

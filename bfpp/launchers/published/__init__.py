@@ -1,0 +1,1 @@
+"""Published models and tokenizers, by the names that launch files give them."""
