@@ -104,6 +104,9 @@ def translated(given: Arguments) -> dict[str, NamedWords]:
         flags["--overlap-grad-reduce"] = NamedWords(OVERLAP, () if overlaps else ("false",))
     on = [(name, flag) for name, flag in PRECISIONS.items() if given[name]]
     flags |= {flag: NamedWords(name, ()) for name, flag in on}
+    for name, flag in on:
+        if flag == "--bf16" and not given[STAGE]:  # its optimizer shards states without ZeRO, too
+            flags["--zero-stage"] = NamedWords(name, ("1",))
     flags |= _gradients(given, {flag for _, flag in on})
     for name, flag in (
         (TENSORS, "--tensor-model-parallel-size"),

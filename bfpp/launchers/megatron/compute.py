@@ -149,6 +149,7 @@ def _states(given: Arguments, precision: Precision) -> Values:
 def compute_of(given: Arguments, model: Transformer | None) -> Values:
     """Activation checkpointing, offloading and kernels."""
     backend, local = given["--attention-backend"], given["--transformer-impl"] == "local"
+    local = local or ("--deepspeed" in given and "--transformer-impl" not in given)
     flash = given["--use-flash-attn"]
     unfused = backend in UNFUSED or (local and not flash and backend == "auto")
     values: Values = {

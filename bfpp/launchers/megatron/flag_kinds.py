@@ -88,7 +88,7 @@ STAGES = {
         "microbatch-group-size-per-virtual-pipeline-stage decoder-first-pipeline-num-layers "
         "decoder-last-pipeline-num-layers",
     ),
-    **_row(TEXT, "pipeline-model-parallel-layout"),
+    **_row(TEXT, "pipeline-model-parallel-layout pp-partition-method"),
     **_row(
         SWITCH,
         "no-overlap-p2p-communication account-for-embedding-in-pipeline-split "
@@ -153,6 +153,7 @@ OTHER_NAMES = {
     "--use-flash-attn-v1": "--use-flash-attn",
     "--use-flash-attn-v2": "--use-flash-attn",
     "--use-flash-attn-triton": "--use-flash-attn",
+    "--pad-vocab-size-to": "--padded-vocab-size",
     "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",
 }
 """Further names of flags, as in older releases, in Megatron-DeepSpeed, and in Python."""

@@ -212,7 +212,22 @@ def _ends(given: Arguments) -> tuple[bool, bool]:
     """True for the embedding, and for the output layer, if it counts as a layer of its stage."""
     of = ("embedding", "loss")
     first, last = (given[f"--account-for-{each}-in-pipeline-split"] for each in of)
-    return first, last
+    counted = _counted(given)
+    return first or EMBEDDING in counted, last or EMBEDDING in counted
+
+
+TRANSFORMER, EMBEDDING = "transformer", "embedding"
+"""Kinds of layers that DeepSpeed counts; an output layer is an embedding that is tied."""
+
+
+def _counted(given: Arguments) -> tuple[str, ...]:
+    """The kinds of layers of which stages have as many, by DeepSpeed's way to divide them."""
+    method = given["--pp-partition-method"] or f"type:{TRANSFORMER}"
+    kinds = tuple(method.removeprefix("type:").split("|"))
+    if method.startswith("type:") and TRANSFORMER in kinds and {TRANSFORMER, EMBEDDING} >= {*kinds}:
+        return kinds
+    given.replace("--pp-partition-method", f"{method}: as many layers in each stage are predicted")
+    return ()
 
 
 def _uneven(given: Arguments, model: Transformer, pp: int, loops: int) -> Values:

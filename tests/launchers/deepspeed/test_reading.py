@@ -74,7 +74,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"fp16": {"enabled": True}, "bf16": {"enabled": False}},
         {"precision": "fp16", "main_gradients": "bf16"},
     ),
-    "an older name": ({"bfloat16": {"enabled": True}}, {"precision": "bf16"}),
+    "an older name": (
+        {"bfloat16": {"enabled": True}}, {"precision": "bf16", "sharding": "partial"},
+    ),
+    "its own attention": ({}, {"attention": "unfused"}),
 }  # fmt: skip
 
 

@@ -56,6 +56,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "--global-batch-size 16"),
         {"schedule": "depth-first", "loops": 3, "pp_overlap": True, "rule.sequence": None},
     ),
+    "DeepSpeed counts an embedding and its tied head as layers": (
+        (f"{SMALL} --pipeline-model-parallel-size 13 --pp-partition-method "
+        "type:transformer|embedding --deepspeed"),
+        {"cut": "1,2,2,2,2,2,2,2,2,2,2,2,1", "attention": "unfused"},
+    ),
+    "stages of an embedding alone": (
+        (f"{SMALL} --pipeline-model-parallel-size 26 --pp-partition-method "
+        "type:transformer|embedding --deepspeed --use-flash-attn-v2 --pad-vocab-size-to 65536"),
+        {"cut": "0," + 24 * "1," + "0", "attention": "fused", "model.vocabulary": 65536},
+    ),
+    "DeepSpeed counts layers": (
+        f"{SMALL} --pipeline-model-parallel-size 4 --pp-partition-method type:transformer",
+        {"cut": None, "attention": "fused"},
+    ),
     "groups of micro-batches": (
         (f"{SMALL} --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
         "--microbatch-group-size-per-virtual-pipeline-stage 5 --no-overlap-p2p-communication"),
