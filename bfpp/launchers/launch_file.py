@@ -12,10 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words, shortened
+from bfpp.launchers.arguments import FIELD, Arguments, Ignored, Words, shortened
 from bfpp.launchers.deepspeed import reading as deepspeed
 from bfpp.launchers.deepspeed.settings import settings_of
-from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
     NOT_PLAIN,
@@ -27,6 +26,18 @@ from bfpp.launchers.megatron.recipes import (
     sections_left_out,
 )
 from bfpp.launchers.megatron.without_effect import reason_of
+from bfpp.launchers.megatron.yaml.functional_tests import (
+    OF_TESTS,
+    beside_flags_of_test,
+    flags_of_test,
+)
+from bfpp.launchers.megatron.yaml.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
+from bfpp.launchers.megatron.yaml.primus import (
+    GPUS_OF_NODE,
+    flags_of_primus,
+    gpus_of_nodes,
+    module_of,
+)
 from bfpp.launchers.recognise import JSON, RECIPE, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
@@ -43,9 +54,6 @@ from bfpp.sim.presets.files import read_toml
 
 CLUSTER = "dgx-h100"
 """The cluster of launch files, which name none."""
-
-OF_TESTS = "MODEL_ARGS"
-"""The table of flags in the YAML of Megatron-LM's functional tests."""
 
 QUIET = (
     "cd", "echo", "mkdir", "set", "source", ".", "exit", "module", "pip", "date", "wait", "sleep",
@@ -224,9 +232,11 @@ def _left_out(path: str, script: Script, chosen: int) -> Iterator[Ignored]:
 
 
 def _yaml(path: str) -> LaunchFile:
-    """The YAML of a functional test of Megatron-LM, or of NeMo."""
+    """The YAML of a functional test of Megatron-LM, of NeMo, or of Primus."""
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
+    if (module := module_of(table)) is not None:
+        return _primus(path, module)
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
         known, reasons = interpolated(settings)
         given, left_out = flags_of_nemo(known, reasons)
@@ -237,41 +247,7 @@ def _yaml(path: str) -> LaunchFile:
             f"NeMo's {MARK}"
         )
         raise InvalidConfiguration(FIELD, reason)
-    given = {
-        name: () if words == ("true",) else words
-        for name, words in leaves(path, flags).items()
-        if words != ("false",)
-    }
-    others = [
-        Ignored(f"{name}.{key}" if key else name, value, matters, reason)
-        for name, (matters, reason) in BESIDE_FLAGS.items()
-        for key, value in _entries(table.get(name))
-    ]
-    unknown = [
-        Ignored(name, "", True, UNKNOWN)
-        for name in table
-        if name != OF_TESTS and name not in BESIDE_FLAGS
-    ]
-    return megatron_file(path, given, None, [*others, *unknown])
-
-
-BESIDE_FLAGS = {
-    "ENV_VARS": (False, "variables of libraries"),
-    "TEST_TYPE": (False, "how it is tested"),
-    "METRICS": (False, "how it is tested"),
-    "LAUNCHER": (False, "how processes are started"),
-    "MODE": (False, "how it is tested"),
-    "BEFORE_SCRIPT": (False, "how it is tested"),
-    "AFTER_SCRIPT": (False, "how it is tested"),
-}
-"""Sections beside the flags: whether they matter, and why they are ignored."""
-
-
-def _entries(value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        yield from ((str(key), str(each)[:60]) for key, each in value.items())
-    elif value is not None:
-        yield "", str(value)[:60]
+    return megatron_file(path, flags_of_test(path, flags), None, beside_flags_of_test(table))
 
 
 def _toml(path: str) -> LaunchFile:
@@ -336,6 +312,24 @@ def _recipe(name: str) -> LaunchFile:
     left_out = [Ignored(f"line {line}", text, True, NOT_PLAIN) for line, text in lines]
     ignored = [*given.ignored(reason_of), *sections_left_out(config), *left_out]
     return launched("Megatron-Bridge", given, values, ignored)
+
+
+def _primus(path: str, module: Mapping[str, Any]) -> LaunchFile:
+    """An experiment of Primus; its folder names the devices."""
+    flags, called, left_out = flags_of_primus(path, module)
+    given = arguments_of(path, flags, called)
+    gpus = gpus_of_nodes(flags)
+    values = values_of(given, _name(path), gpus)
+    given.assume(f"{gpus} GPUs, the fewest whole nodes of {GPUS_OF_NODE}", "dp", "gpus")
+    if cluster := cluster_of(path, ""):
+        given.assume(f"cluster {cluster}, by the file's folder", "cluster")
+        values["cluster"] = cluster
+    own = [
+        each
+        for each in given.ignored(reason_of)
+        if each.name not in flags or each.name in given.read
+    ]
+    return launched("Primus", given, values, [*own, *left_out])
 
 
 def megatron_file(

@@ -17,6 +17,7 @@ from bfpp.sim.models.model import Transformer
 CLUSTERS = {
     "gb300": "gb300-nvl72", "gb200": "gb200-nvl72", "b300": "dgx-b300", "b200": "dgx-b200",
     "h200": "dgx-h200", "h100": "dgx-h100", "a100": "dgx-a100",
+    **{name: name for name in ("mi300x", "mi325x", "mi350x", "mi355x")},
 }  # fmt: skip
 """Clusters by the device in a recipe's name or path."""
 

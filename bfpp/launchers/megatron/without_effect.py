@@ -17,13 +17,15 @@ WITHOUT_EFFECT = {
         "nvtx-ranges record-* "
         "no-log-* *-to-tensorboard no-barrier-with-level-1-timing barrier-with-L1-time "
         "straggler-* log-straggler disable-straggler-* app-tag-* result-rejected-* "
-        "print-* memory-snapshot-* logger-* report-*"
+        "print-* memory-snapshot-* logger-* report-* stderr-sink-* disable-wandb disable-mlflow "
+        "disable-tensorboard"
     ),
     "checkpoints": (
         "save* load* ckpt-* *-ckpt-* *checkpoint* no-load-* no-save-* async-save async-strategy "
         "async-ckpt-* dist-ckpt-* non-persistent-* auto-detect-* finetune verify-integrity "
         "replication* override-* retro-* use-dist-ckpt* auto-resume no-ckpt-* most-recent-k "
-        "use-persistent-ckpt-worker dist-ckpt-optim-* distrib-optim-*"
+        "use-persistent-ckpt-worker dist-ckpt-optim-* distrib-optim-* disable-last-saving "
+        "auto-continue-train"
     ),
     "data": (
         "data-path* data-cache-* data-args-* data-impl data-sharding data-parallel-random-init "
@@ -62,6 +64,7 @@ WITHOUT_EFFECT = {
         "apply-residual-connection-* bert-no-binary-head dsa-indexer-loss-coeff scale-factor "
         "moe-input-jitter-* rope-scaling-factor"
     ),
+    "experts are chosen alike, as is predicted": "moe-router-force-load-balancing",
     "scales of FP8": "fp8-amax-* fp8-margin fp8-interval fp8-wgrad no-fp8-wgrad",
     "scaling of the loss": "loss-scale* initial-loss-scale min-loss-scale hysteresis",
     "how processes meet": (
@@ -91,7 +94,7 @@ OF_LITTLE_EFFECT = {
     "kernels of layers are taken as fused or not by the implementation": (
         "no-rope-fusion no-bias-* no-masked-softmax-fusion no-persist-layer-norm *-fusion "
         "use-flashinfer-* cross-entropy-fusion-impl bias-* masked-softmax-* persist-layer-norm "
-        "apply-rope-fusion"
+        "apply-rope-fusion enable-primus-turbo use-turbo-* turbo-*"
     ),
     "gradients are taken as summed by the implementation": (
         "no-gradient-accumulation-fusion gradient-accumulation-fusion ddp-average-in-collective "
