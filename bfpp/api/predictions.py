@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from bfpp.api.results import Result
-from bfpp.launchers.stages import stages_for_others
+from bfpp.launchers.launch import stages_for_others
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.engines.cost_model import CostModel

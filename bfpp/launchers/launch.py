@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from bfpp.schedules import Schedule
+from bfpp.schedules.layout.framework_cuts import layout_text, module_names
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.experiment.values import DEFAULTS
@@ -152,3 +153,17 @@ def missing_without_pipeline(launch: Launch) -> Iterator[str]:
     (order,) = launch.schedule.orders(launch.layout)
     if np.any(np.diff(order["microbatch"]) < 0):
         yield f"the schedule {launch.schedule.reference}; here micro-batches run one by one"
+
+
+def stages_for_others(experiment: Experiment) -> dict[str, Any]:
+    """The layers of each stage, and their cut as Megatron-LM and torchtitan take it.
+
+    Megatron-LM loops around the ranks: it has no layout for stages that are placed otherwise.
+    """
+    layers, loops = experiment.layers_of_stages, experiment.configuration.layout.loops_around
+    predictions = experiment.transformer.prediction_modules
+    return {
+        "layers_of_stages": list(layers),
+        "megatron_layout": layout_text(layers, predictions) if loops else None,
+        "torchtitan_modules": None if predictions else module_names(layers),
+    }

@@ -38,6 +38,7 @@ from bfpp.launchers.megatron.yaml.primus import (
     gpus_of_nodes,
     module_of,
 )
+from bfpp.launchers.nanotron import reading as nanotron
 from bfpp.launchers.recognise import JSON, RECIPE, TOML, YAML, is_recipe
 from bfpp.launchers.sources.command_words import SCRIPTS, Program, is_command, program_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
@@ -232,11 +233,15 @@ def _left_out(path: str, script: Script, chosen: int) -> Iterator[Ignored]:
 
 
 def _yaml(path: str) -> LaunchFile:
-    """The YAML of a functional test of Megatron-LM, of NeMo, or of Primus."""
+    """The YAML of a functional test of Megatron-LM, of NeMo, of Primus, or of nanotron."""
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
     if (module := module_of(table)) is not None:
         return _primus(path, module)
+    if nanotron.is_nanotron(table):
+        own = nanotron.arguments_of(path, leaves(path, table))
+        values = nanotron.values_of(own, _name(path))
+        return launched("nanotron", own, values, own.ignored(nanotron.reason_of))
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
         known, reasons = interpolated(settings)
         given, left_out = flags_of_nemo(known, reasons)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from bfpp.launchers.stages import stages_for_others
+from bfpp.launchers.launch import stages_for_others
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.formats.python_file import MARK, file_of, require_trust
 from bfpp.schedules.reading import exists

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bfpp.launchers.launch import Launch, missing_without_pipeline
-from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Communication, Layout, Per, Sharding, registered_name
 from bfpp.schedules.settings.offloading import ALL, OFF
 from bfpp.schedules.settings.precision import Precision
@@ -33,7 +32,7 @@ def of_pipeline(launch: Launch) -> Iterator[str]:
             "and backward passes begin as soon as the last stage has one to run"
         )
     elif name not in OWN or (name == "depth-first" and layout.loops == 1):
-        runs = "interleaved 1F1B" if loops_around(layout) and layout.loops > 1 else "1F1B"
+        runs = "interleaved 1F1B" if layout.loops_around and layout.loops > 1 else "1F1B"
         yield f"the schedule {launch.schedule.reference}; these flags run {runs}"
 
 

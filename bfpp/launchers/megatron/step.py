@@ -8,7 +8,6 @@ from typing import Any
 from bfpp.launchers.arguments import BATCH, GPUS, Arguments
 from bfpp.launchers.launch import Launch
 from bfpp.launchers.megatron.text import Flags
-from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Sharding, registered_name
 from bfpp.schedules.layout.cut import stages_of
 from bfpp.schedules.layout.framework_cuts import layout_text
@@ -54,7 +53,7 @@ def group_flags(launch: Launch) -> Flags:
 def stage_flags(launch: Launch) -> Flags:
     """Virtual stages, or a layout where stages are uneven; and groups of micro-batches."""
     layout = launch.layout
-    if layout.pp == 1 or not loops_around(layout):
+    if layout.pp == 1 or not layout.loops_around:
         return {}
     layers, loops = launch.layers_of_stages, layout.loops > 1
     uneven = len(set(layers)) > 1

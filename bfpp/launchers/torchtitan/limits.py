@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bfpp.launchers.launch import Launch, missing_without_pipeline
-from bfpp.launchers.stages import loops_around
 from bfpp.schedules import Communication, Layout, Sharding
 from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.schedules.settings.offloading import OFF
@@ -38,7 +37,7 @@ def can_be_ordered(layout: Layout) -> bool:
     """True if torchtitan can place the stages: looped, or on a V."""
     there = tuple(range(layout.pp))
     vee = layout.placement == there + there[::-1]
-    return not layout.copies and layout.slices == 1 and (vee or loops_around(layout))
+    return not layout.copies and layout.slices == 1 and (vee or layout.loops_around)
 
 
 def of_communication(launch: Launch) -> Iterator[str]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bfpp.launchers.launch import UNCLIPPED, FrameworkConfig, Launch
-from bfpp.launchers.stages import loops_around
 from bfpp.launchers.torchtitan import limits
 from bfpp.launchers.torchtitan.flavors import flavor_of
 from bfpp.schedules import Sharding, registered_name
@@ -117,7 +116,7 @@ def _pipeline(launch: Launch) -> Settings:
         settings["pipeline_parallel_schedule"] = pytorchs
     else:
         # Stages are placed by this; the file says in which order they run.
-        style = "Interleaved1F1B" if loops_around(launch.layout) else "ZBVZeroBubble"
+        style = "Interleaved1F1B" if launch.layout.loops_around else "ZBVZeroBubble"
         settings["pipeline_parallel_schedule"] = style
         settings["pipeline_parallel_schedule_csv"] = ORDERS
     settings[STAGES] = module_names(launch.layers_of_stages)

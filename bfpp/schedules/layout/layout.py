@@ -166,6 +166,11 @@ class Layout:
         """Stages of a rank: passes of a micro-batch through it (N_loop)."""
         return self.stages // self.pp
 
+    @property
+    def loops_around(self) -> bool:
+        """True if stages loop around the ranks, the default placement of frameworks."""
+        return self.placement == tuple(range(self.pp)) * self.loops and not self.copies
+
     @cached_property
     def units(self) -> int:
         """The number of units over all stages."""
