@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 from bfpp.launchers.arguments import FIELD, UNKNOWN, Arguments, Ignored, Words, shortened
 from bfpp.launchers.deepspeed import reading as deepspeed
 from bfpp.launchers.deepspeed.settings import settings_of
-from bfpp.launchers.megatron.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
+from bfpp.launchers.megatron.nemo import (
+    MARK,
+    flags_of_nemo,
+    gpus_of_trainer,
+    is_nemo,
+    refusal_of,
+)
 from bfpp.launchers.megatron.reading import arguments_of, values_of
 from bfpp.launchers.megatron.recipes import (
     NOT_PLAIN,
@@ -222,6 +228,8 @@ def _yaml(path: str) -> LaunchFile:
     table = yaml_table(path, text_of_file(path))
     flags = table.get(OF_TESTS)
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
+        if refusal := refusal_of(settings):
+            raise InvalidConfiguration(FIELD, f"{path}: {refusal}")
         known, reasons = interpolated(settings)
         given, left_out = flags_of_nemo(known, reasons)
         return megatron_file(path, given, gpus_of_trainer(known), left_out)
