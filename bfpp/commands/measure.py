@@ -13,6 +13,7 @@ from typing import Any
 from bfpp.api.running.jobs import fail, require_torch
 from bfpp.options import shared
 from bfpp.options.cluster_files import cluster_text
+from bfpp.options.cluster_notes import note_doubts
 from bfpp.options.running.measuring import About, Measured, of_device, of_system, progress
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.measurements.calibration import Calibration, calibrate
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(measured: Measured, options: argparse.Namespace) -> int:
     """Fit, print, and write."""
+    note_doubts(options.command, measured.cluster.doubts)
     calibration = calibrate(measured.cluster, measured.rows)
     if options.json:
         print_json(_record(calibration, measured))

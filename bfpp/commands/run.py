@@ -19,6 +19,7 @@ from bfpp.api.running.jobs import (
     sleeps_of,
 )
 from bfpp.options import shared
+from bfpp.options.cluster_files import noted_cluster
 from bfpp.options.model import assumptions, with_assumptions
 from bfpp.options.running.run import (
     add_device_arguments,
@@ -136,6 +137,8 @@ def job_of_options(options: argparse.Namespace) -> Job:
     Raises `InvalidConfiguration` for options that contradict each other, or cannot be run.
     """
     require_consistent(options)
+    if options.cluster and is_first():
+        noted_cluster(getattr(options, shared.COMMAND, None), options.cluster)
     options = with_file_values(options)
     experiment = uneven_experiment(options) or shared.pipeline(options)
     configuration = experiment.configuration

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bfpp.options import shared
+from bfpp.options.cluster_notes import note_doubts
 from bfpp.options.launch_notes import report_left_out
 from bfpp.options.named_experiments import holds_experiment, named
 from bfpp.schedules import InvalidConfiguration
@@ -160,7 +161,9 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         experiment = named(options.experiment, trust=options.trust)
     else:
         experiment = Experiment("1f1b")
-    return experiment.changed(**shared.given(options))
+    experiment = experiment.changed(**shared.given(options))
+    note_doubts(options.command, experiment.cluster_doubts)
+    return experiment
 
 
 def memory_limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:

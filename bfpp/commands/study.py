@@ -18,6 +18,7 @@ from bfpp.api.study.study import Study, StudyCell
 from bfpp.api.study.study_file import read_study
 from bfpp.api.study.table import TABLE
 from bfpp.options import shared
+from bfpp.options.cluster_notes import doubts_of, note_doubts
 from bfpp.reports.pictures import write_figure
 from bfpp.reports.studies import drawn, print_study, write_study_page, write_study_table
 from bfpp.schedules import InvalidInput
@@ -78,6 +79,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run what is left, and report."""
     study, folder = read_study(options.file, trust=options.trust), options.out
+    if is_first():
+        note_doubts(options.command, doubts_of(cell.experiment for cell in study.cells))
     outputs = {name: folder.inside(name, kind) for name, kind in FILES.items()}
     with blaming("--out"):
         for name, output in outputs.items():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from bfpp.api.study.table import read_rows
 from bfpp.options import shared
+from bfpp.options.cluster_notes import doubts_of, note_doubts
 from bfpp.reports.pictures import add_figure, write_figure
 from bfpp.sim.cluster.constants import load_constants
 from bfpp.sim.costs.measured.profile import load_profile
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
             common[name] = path
     with blaming("TABLE.csv"):
         rows = read_rows(options.table, trust=options.trust, **common)
+    note_doubts(options.command, doubts_of(row.experiment for row in rows))
     comparisons = [compare(row) for row in rows]
     if options.json:
         print_json(

@@ -31,7 +31,13 @@ from bfpp.launchers.megatron.yaml.functional_tests import (
     beside_flags_of_test,
     flags_of_test,
 )
-from bfpp.launchers.megatron.yaml.nemo import MARK, flags_of_nemo, gpus_of_trainer, is_nemo
+from bfpp.launchers.megatron.yaml.nemo import (
+    MARK,
+    flags_of_nemo,
+    gpus_of_trainer,
+    is_nemo,
+    refusal_of,
+)
 from bfpp.launchers.megatron.yaml.primus import (
     GPUS_OF_NODE,
     flags_of_primus,
@@ -243,6 +249,8 @@ def _yaml(path: str) -> LaunchFile:
         values = nanotron.values_of(own, _name(path))
         return launched("nanotron", own, values, own.ignored(nanotron.reason_of))
     if not isinstance(flags, dict) and is_nemo(settings := leaves(path, table)):
+        if refusal := refusal_of(settings):
+            raise InvalidConfiguration(FIELD, f"{path}: {refusal}")
         known, reasons = interpolated(settings)
         given, left_out = flags_of_nemo(known, reasons)
         return megatron_file(path, given, gpus_of_trainer(known), left_out)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from bfpp.options.cluster_notes import note_doubts
 from bfpp.sim.cluster.cluster import AttentionSpeed, Cluster, Device, load_cluster
 from bfpp.sim.cluster.nccl import USUAL
 from bfpp.sim.cluster.network import Level
 from bfpp.sim.costs.measured.profile_file import inline, key
 from bfpp.sim.presets.file_kinds import CLUSTER
 from bfpp.sim.presets.files import Table
-from bfpp.terminal.printing import note
 
 
 def noted_cluster(
@@ -20,8 +20,7 @@ def noted_cluster(
 ) -> Cluster:
     """The cluster, with a note of a command on each number likely in another unit."""
     cluster = load_cluster(name_or_path, fitted)
-    for doubt in cluster.doubts if command else ():
-        note(f"bfpp {command}: {doubt}")
+    note_doubts(command, cluster.doubts)
     return cluster
 
 

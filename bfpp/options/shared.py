@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from bfpp.options.cluster_notes import note_doubts
 from bfpp.options.launch_notes import report_left_out
 from bfpp.options.named_experiments import holds_experiment, named, require_model
 from bfpp.schedules import Schedule, registered_schedules
@@ -272,6 +273,7 @@ def experiment(options: argparse.Namespace) -> Experiment:
     report_left_out(getattr(options, COMMAND, None), options.schedule, values)
     known = named(options.schedule, trust=options.trust).changed(**values)
     require_model(options.schedule, known)
+    note_doubts(getattr(options, COMMAND, None), known.cluster_doubts)
     return known
 
 

@@ -302,3 +302,42 @@ def test_a_number_of_a_cluster_is_of_a_plain_size(bfpp, factor):
     code, _, err = bfpp("simulate gpipe --model llama3-8b --cluster clusters.toml")
     assert (code, err.count("\n")) == (2, 1)
     assert "--cluster: clusters: device: peak must be from 1e-30 to 1e+30" in err
+
+
+RUN = "1f1b --pp 2 --microbatches 2 --layers 2 --backend local --steps 1"
+JOB = "--model bert-6.6b --cluster odd.toml --pp 2 --microbatches 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (f"simulate 1f1b {JOB}", "out"),
+        (f"compare 1f1b gpipe {JOB}", "out"),
+        (f"explain 1f1b {JOB}", "out"),
+        (f"experiment 1f1b {JOB}", "error"),
+        ("experiment odd-job.toml", "error"),
+        (f"schedule --seconds 0.1 {JOB}", "error"),
+        (f"run {RUN} --dry-run --cluster odd.toml", "error"),
+        ("validate odd.csv", "error"),
+        ("clusters odd.toml", "error"),
+        (
+            "tradeoff --model bert-6.6b --cluster odd.toml --gpus 8 --batch 8 --critical-batch 9",
+            "error",
+        ),
+    ],
+)
+def test_every_command_names_numbers_of_a_cluster_in_another_unit(bfpp, command, place):
+    if command.startswith("run"):
+        pytest.importorskip("torch")
+    text = Path("clusters.toml").read_text()
+    line = next(each for each in text.splitlines() if each.startswith("memory ="))
+    Path("odd.toml").write_text(text.replace(line, "memory = 80"))
+    Path("odd-job.toml").write_text(
+        'format = "bfpp experiment 1"\nschedule = "1f1b"\npp = 2\nmicrobatches = 2\n'
+        'model = "bert-6.6b"\ncluster = "odd.toml"\n'
+    )
+    Path("odd.csv").write_text(Path("table.csv").read_text().replace("dgx1-v100", "odd.toml"))
+    _, out, error = bfpp(command)
+    said = " ".join((out if place == "out" else error).split())
+    doubt = "odd: device.memory = 80 is in bytes: write 80e9 if GB are meant"
+    assert said.count(doubt) == (2 if command.startswith("compare") else 1)

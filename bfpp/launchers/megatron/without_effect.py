@@ -39,7 +39,7 @@ WITHOUT_EFFECT = {
     "learning rate and its like": (
         "lr lr-* min-lr decoupled-lr decoupled-min-lr max-lr weight-decay* start-weight-decay* "
         "end-weight-decay adam-* warmup* apply-wd-* use-checkpoint-opt* muon-* "
-        "scheduler-* optimizer-eps optimizer-beta*"
+        "scheduler-* optimizer-eps optimizer-beta* betas eps"
     ),
     "length of the run": (
         "train-iters train-samples train-tokens train-epochs exit-* eval-* max-steps "
@@ -62,11 +62,11 @@ WITHOUT_EFFECT = {
         "no-query-key-layer-scaling apply-query-key-layer-scaling calculate-per-token-loss "
         "multi-latent-scale rotary-interleaved moe-apply-probs-on-input "
         "apply-residual-connection-* bert-no-binary-head dsa-indexer-loss-coeff scale-factor "
-        "moe-input-jitter-* rope-scaling-factor"
+        "moe-input-jitter-* rope-scaling-factor rotary-percentage normalize-attention-scores"
     ),
     "experts are chosen alike, as is predicted": "moe-router-force-load-balancing",
     "scales of FP8": "fp8-amax-* fp8-margin fp8-interval fp8-wgrad no-fp8-wgrad",
-    "scaling of the loss": "loss-scale* initial-loss-scale min-loss-scale hysteresis",
+    "scaling of the loss": "loss-scale* initial-loss-scale min-loss-scale hysteresis native-amp-*",
     "how processes meet": (
         "distributed-backend distributed-timeout-* local-rank local_rank lazy-mpu-init "
         "disable-gloo-* enable-gloo-* use-sharp sharp-* master-* node-rank rdzv-* "
@@ -83,7 +83,7 @@ WITHOUT_EFFECT = {
         "layernorm-zero-* use-transformer-engine-full-* apply-layernorm-1p "
         "deepspeed deepspeed-mpi no-pipeline-parallel create-moe-param-group "
         "mcore-gpt transformer-engine cuda-graph-warmup-* use-mcore-models use-legacy-models "
-        "enable-experimental spec export-*"
+        "enable-experimental spec export-* pre-process post-process apex-transformer-log-level"
     ),
     "inference and evaluation": "inference-* return-log-probs temperature top_k top_p output-path",
     "inference of reinforcement learning": "rl-* grpo-* langrl-* refit-*",
@@ -99,7 +99,8 @@ OF_LITTLE_EFFECT = {
     "gradients are taken as summed by the implementation": (
         "no-gradient-accumulation-fusion gradient-accumulation-fusion ddp-average-in-collective "
         "average-in-collective ddp-bucket-size ddp-pad-buckets-* bucket-size delay-wgrad-compute "
-        "align-* no-align-* ddp-num-buckets grad-reduce-in-fp32"
+        "align-* no-align-* ddp-num-buckets grad-reduce-in-fp32 grad-allreduce-chunk-size-mb "
+        "gradient-as-bucket-view bucket-cap-mb contiguous-grad-buffer contiguous-param-buffer"
     ),
     "deterministic kernels may be slower": "deterministic-mode",
     "garbage collection of Python is not modelled": "manual-gc*",

@@ -61,12 +61,30 @@ PARTS = {
 }  # fmt: skip
 """Tables and settings that are no part of a step."""
 
+REFUSED = {
+    "decoder": "encoders with decoders are not modelled",
+    "mm_cfg": "models of images are not modelled",
+    "vision": "models of images are not modelled",
+    "vision_pretraining_type": "models of images are not modelled",
+    "retro": "models that look texts up are not modelled",
+}
+"""Tables and settings of models that no experiment has."""
+
 NOT_SET = (("null",), ("",), ("None",), ("~",))
 
 
 def is_nemo(settings: Mapping[str, Words]) -> bool:
     """True for settings with NeMo's names."""
     return any(name.rpartition(".")[2] == MARK for name in settings)
+
+
+def refusal_of(settings: Mapping[str, Words]) -> str | None:
+    """The reason why a step of these settings is not predicted, if there is one."""
+    for name in settings:
+        for part in name.split("."):
+            if part in REFUSED:
+                return f"{name}: {REFUSED[part]}"
+    return None
 
 
 def gpus_of_trainer(settings: Mapping[str, Words]) -> int | None:

@@ -94,6 +94,11 @@ class ParsedValues(Values):
         return self.cluster
 
     @property
+    def cluster_doubts(self) -> tuple[str, ...]:
+        """Numbers of the cluster's file, if there is one, that are likely in another unit."""
+        return () if self.cluster is None else self._cluster.doubts
+
+    @property
     def _implementation(self) -> Implementation:
         named, known = self.implementation, self._constants.implementations
         if named is None:
@@ -124,7 +129,7 @@ class ParsedValues(Values):
             return []
         whole = replace(self, layers=None).transformer
         reasons = [
-            *self._cluster.doubts,
+            *self.cluster_doubts,
             self._implementation.too_old_for(self._cluster),
             other_mix(self.transformer, whole),
         ]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bfpp.launchers.launch_file import LaunchFile, read_launch_file
+from bfpp.schedules import InvalidConfiguration
 
 FILE = """
 name: megatron_llama
@@ -99,3 +100,11 @@ def test_what_cannot_be_worked_out_is_named_with_its_reason(read: Any) -> None:
         "model.moe": "depends on $NO_SUCH_NAME, which is not set",
         "model.path": "data_dir is no setting of the file",
     }
+
+
+@pytest.mark.parametrize(
+    "settings", ["decoder: { num_layers: 4 }", "mm_cfg: { llm: { freeze: True } }"]
+)
+def test_models_that_no_experiment_has_are_refused(read: Any, settings: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="are not modelled"):
+        read("mcore_gpt: True", settings)
