@@ -105,7 +105,8 @@ def test_what_says_no_model_is_refused_in_one_line(
     Path("abstract.toml").write_text('schedule = "1f1b"\npp = 4\n')
     code, out, error = bfpp("search abstract.toml")
     assert (code, out) == (2, "")
-    assert error == ("bfpp search: FILE: abstract.toml says no model, which a search divides\n")
+    reason = "abstract.toml says no model, which a search divides: --model NAME does"
+    assert error == f"bfpp search: FILE: {reason}\n"
     Path("train.sh").write_text("echo\n")
     code, _, error = bfpp("search train.sh")
     assert (code, error.count("\n")) == (2, 1)
