@@ -31,7 +31,7 @@ from bfpp.schedules import P2P, Communication, Layout, TaskGraph, build_graph, f
 from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
 
-WARM_UP = 1
+WARM_UP = 2
 FOUR_SAMPLES = Training(microbatch_size=4)
 KEPT = replace(FOUR_SAMPLES, activations=Activations.KEEP)
 """As PyTorch's runtime trains: it keeps the record of each forward pass."""
