@@ -2,8 +2,9 @@
 
 Two ranks that compute, by our runtime and by torch.distributed.pipelining, then eight that sleep as
 long as they would compute. The speed of a shared machine changes from minute to minute, so all take
-turns, in processes that stay: each turn calibrates, and runs a few steps of every schedule. A
-prediction is compared with what was measured in its turn.
+turns, in processes that stay: each turn runs a few steps of every schedule between two
+calibrations, and the mean of their predictions is compared with what was measured in the turn.
+PyTorch's runtime is predicted from passes that it ran itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import median
+from statistics import mean, median
 
 import torch.distributed as dist
 
@@ -28,10 +29,10 @@ from bfpp.executor.train.job import Job
 from bfpp.executor.train.trainer import Report
 from bfpp.executor.train.watching import connected, watched
 from bfpp.schedules import P2P, Communication, Layout, TaskGraph, build_graph, find_schedule
-from bfpp.sim.costs.measured.profile import read_profile
+from bfpp.sim.costs.measured.profile import ProfiledCosts, read_profile
 from bfpp.sim.engines.engines import simulate
 
-WARM_UP = 1
+WARM_UP = 2
 FOUR_SAMPLES = Training(microbatch_size=4)
 KEPT = replace(FOUR_SAMPLES, activations=Activations.KEEP)
 """As PyTorch's runtime trains: it keeps the record of each forward pass."""
@@ -104,22 +105,32 @@ def take_turns(context: ProcessContext, group: Group) -> list[Turn]:
     """Calibrate and run in turn, in each of a group's processes; the first one's count."""
     jobs = group.jobs()
     plans = {name: job.plan() for name, job in jobs.items()}
-    first = replace(next(iter(jobs.values())), backend=BackendName.CPU)  # whose parts are timed
+    first = next(iter(jobs.values()))
     bench = Bench(context, first, QUICK, init_process_group(context, first))
-    found = []
+    before, found = calibrated(bench), []
     for _ in range(group.turns):
-        profile = [measure(bench)]
-        dist.broadcast_object_list(profile)
-        costs = read_profile("profile", {"about": {}, **(profile[0] or {})})
-        turn = {}
+        measured = {}
         for name, plan in plans.items():
-            sleeps = sleeps_of(costs, plan) if group.sleeps else None
+            sleeps = sleeps_of(before, plan) if group.sleeps else None
             job = replace(jobs[name], sleeps=sleeps)
             reports = steps_of(context, plan, job, bench.clock_offset, group.steps)
-            measured = [report.seconds for report in reports]
-            turn[name] = simulate(as_posted(job, plan), costs).step_time, measured
-        found.append(turn)
+            measured[name] = [report.seconds for report in reports]
+        after = calibrated(bench)
+        used = [before] if group.sleeps else [before, after]  # what sleeps takes what it should
+        predicted = {
+            name: mean(simulate(as_posted(jobs[name], plan), costs).step_time for costs in used)
+            for name, plan in plans.items()
+        }
+        found.append({name: (predicted[name], measured[name]) for name in plans})
+        before = after
     return found
+
+
+def calibrated(bench: Bench) -> ProfiledCosts:
+    """The profile that all processes measure together, in each of them."""
+    profile = [measure(bench)]
+    dist.broadcast_object_list(profile)
+    return read_profile("profile", {"about": {}, **(profile[0] or {})})
 
 
 def as_posted(job: Job, plan: Plan) -> TaskGraph:

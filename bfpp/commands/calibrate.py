@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bfpp.api.running.jobs import about, checked_plan, fail, job_of, require_torch
-from bfpp.executor.settings import BackendName, Optimization
+from bfpp.executor.settings import Optimization
 from bfpp.options import shared
 from bfpp.options.running.measuring import progress
 from bfpp.options.running.run import (
@@ -53,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
-    if options.backend == BackendName.TORCH_PIPELINING:
-        raise InvalidConfiguration("backend", "only bfpp's own runtime can be measured: cpu")
     if (options.tp or 1) > 1:
         raise InvalidConfiguration("tp", "only whole layers can be measured")
     require_torch()
@@ -156,5 +154,9 @@ def _print(record: Mapping[str, Any]) -> None:
     rows = [
         ("the next task, same stream", in_words(record["dispatch"]["next"])),
         ("a task that waits for another stream", in_words(record["dispatch"]["wake"])),
+        (
+            "to post an end of a transfer, on the passes' stream",
+            in_words(record["dispatch"]["post"]),
+        ),
     ]
     print_table("Dispatch", ("", ""), rows)

@@ -11,7 +11,7 @@ from bfpp.api.study.study import Study, StudyCell
 from bfpp.executor.settings import Activations
 from bfpp.launchers.own.model import transformer_source
 from bfpp.schedules import InvalidConfiguration
-from bfpp.sim.costs.measured.profile import DATA, PASSES, ProfiledCosts
+from bfpp.sim.costs.measured.profile import DATA, DISPATCH, PASSES, ProfiledCosts
 
 if TYPE_CHECKING:
     from bfpp.executor.train.job import Job
@@ -72,7 +72,7 @@ def assumed(study: Study, cell: StudyCell) -> ProfiledCosts:
         passes=dict.fromkeys(PASSES, 0.0),
         channels=({"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": rate},),
         data=dict.fromkeys(DATA, NOTHING),
-        dispatch={"next": 0.0, "wake": 0.0},
+        dispatch=dict.fromkeys(DISPATCH, 0.0),
         copies=dict.fromkeys(DATA, NOTHING),
         hosts=({"processes": processes, "out": rate, "into": rate},)
         * (study.hosts.count * is_apart),

@@ -11,7 +11,9 @@ What blocks, as gloo's messages do, blocks a thread: with as many threads as lan
 nobody else. Where nothing blocks but the cores, as many threads as there are cores suffice.
 
 Lanes change threads, and what one allocates another frees. So all threads have one heap: with one
-each, as glibc gives them, a step takes new memory where the last one's lies in another heap.
+each, as glibc gives them, a step takes new memory where the last one's lies in another heap. The
+heap keeps what is freed: glibc gives back what lies free at its end, so that each step would fault
+pages in again, the more the more activations its schedule keeps alive at once.
 """
 
 from __future__ import annotations
@@ -29,16 +31,24 @@ Item = tuple["ThreadMark | None", Action | None, "ThreadMark | None"]
 """A mark to wait for, or an action, or a mark to pass."""
 
 
-ARENA_MAX = -8
-"""glibc's M_ARENA_MAX: the most heaps that threads are given."""
+HEAP = {"arena_max": (-8, 1), "trim_threshold": (-1, -1), "mmap_threshold": (-3, 32 << 20)}
+"""glibc's tunables, with `mallopt`'s number and a value.
+
+The most heaps that threads are given; the bytes that are free at a heap's end when they are given
+back, or never; and from which size on a block is no part of a heap, the largest that glibc allows.
+"""
 
 
 def share_heap() -> None:
-    """Let threads that allocate from now on do so from one heap, unless the user has decided."""
+    """Let threads allocate from one heap that keeps what is freed, unless the user has decided."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-    is_given = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.getenv("GLIBC_TUNABLES", "")
-    if mallopt is not None and not is_given:
-        mallopt(ARENA_MAX, 1)
+    if mallopt is None:
+        return
+    given = os.getenv("GLIBC_TUNABLES", "")
+    for name, (parameter, value) in HEAP.items():
+        variable = f"MALLOC_{name.upper()}"
+        if name not in given and not {variable, f"{variable}_"} & os.environ.keys():
+            mallopt(parameter, value)
 
 
 class ThreadMark:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import proxy
 
 import numpy as np
@@ -62,6 +63,17 @@ class Pass:
         return replace(self, results=tuple(map(edge_of, self.results)))
 
 
+class Taken(NamedTuple):
+    """Times of a pass that another runtime runs: its begin and end.
+
+    It is `posted` as long before its begin as that runtime's thread has worked since the last pass.
+    """
+
+    posted: float
+    begin: float
+    end: float
+
+
 class Worker(RankMemory):
     """A worker: one rank of one pipeline, with its memory and the micro-batches under way."""
 
@@ -85,6 +97,7 @@ class Worker(RankMemory):
         self.incoming: dict[Cell, Parcel] = {}
         self.outgoing: dict[tuple[Operation, Cell], Tensor] = {}
         self.losses: dict[int, Tensor] = {}
+        self.own_times: dict[int, Taken] = {}
 
     # The step
 

@@ -32,7 +32,8 @@ Columns = dict[int, Seconds]
 def columns_of(step: Step, graph: TaskGraph, clock_offset: float) -> Columns:
     """The measured columns of a step in this process: by replica, (POSTED to END, task).
 
-    Of tensor-parallel ranks, the first one that it has stands for all. Times are on the
+    Of tensor-parallel ranks, the first one that it has stands for all. A worker whose passes are
+    run by another runtime has their times of its own. Times are on the
     clock of process 0, which this one's is `clock_offset` ahead of. What the process does
     not know is not-a-number.
     """
@@ -43,13 +44,14 @@ def columns_of(step: Step, graph: TaskGraph, clock_offset: float) -> Columns:
             continue
         if (replica := part.worker.replica) not in columns:
             columns[replica] = np.full((4, len(graph)), UNKNOWN)
-        own, ready = columns[replica][:, part.task], part.ready.seconds() - clock_offset
-        own[POSTED] = np.fmin(own[POSTED], part.posted - clock_offset)
-        own[READY] = np.fmin(own[READY], ready)
-        own[START] = np.fmax(own[START], ready)
+        own, taken = columns[replica][:, part.task], part.worker.own_times.get(part.task)
+        posted, ready, end = taken or (part.posted, part.ready.seconds(), part.end.seconds())
+        own[POSTED] = np.fmin(own[POSTED], posted - clock_offset)
+        own[READY] = np.fmin(own[READY], ready - clock_offset)
+        own[START] = np.fmax(own[START], ready - clock_offset)
         # A transfer ends where it arrives; what copies do together, where it ends first.
         if not graph.is_transfer[part.task] or graph.peer[part.task] == part.worker.rank:
-            own[END] = np.fmin(own[END], part.end.seconds() - clock_offset)
+            own[END] = np.fmin(own[END], end - clock_offset)
     return columns
 
 

@@ -21,8 +21,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bfpp.core import graph as core
-from bfpp.schedules.columns import Groups
+from bfpp.schedules.columns import Groups, Integers
 from bfpp.schedules.graph.composite_tasks import expanded, require_templates
 from bfpp.schedules.graph.notebook import table
 from bfpp.schedules.graph.residency import Absences, absences
@@ -120,6 +122,16 @@ class TaskGraph(TaskColumns):
     def absences(self) -> Absences:
         """Periods in which offloaded activations are not resident."""
         return absences(self)
+
+    @cached_property
+    def ends_posted_before(self) -> Integers:
+        """For each compute task, the ends of transfers that its rank posts right before it."""
+        ends = np.zeros(len(self), dtype=np.int32)
+        for rank in range(self.layout.pp):
+            own = self.compute_tasks.of(rank)
+            places = np.searchsorted(own, self.posts.after[self.posts.rank == rank], side="right")
+            np.add.at(ends, own[places[places < len(own)]], 1)
+        return ends
 
     @cached_property
     def digest(self) -> str:

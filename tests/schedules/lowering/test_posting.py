@@ -22,6 +22,7 @@ from bfpp.schedules import (
     build_graph,
     lower,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.formats.graph_json import read_graph, write_graph
 from bfpp.schedules.formats.torch_csv import layout_of, read_orders, read_posts
 from bfpp.schedules.lowering.posting import WrongPosts
@@ -53,6 +54,21 @@ steady = settings(
 
 def posting(mode: str, *, eager: bool = False) -> Communication:
     return Communication(p2p=P2P(mode), eager=eager)
+
+
+@steady
+@given(configurations())
+def test_ends_are_posted_before_the_step_that_follows(configuration):
+    try:
+        graph = configuration._replace(communication=posting("posted")).graph()
+    except InvalidConfiguration:
+        return
+    for rank in range(graph.layout.pp):
+        own = graph.compute_tasks.of(rank).tolist()
+        after = graph.posts.after[graph.posts.rank == rank].tolist()
+        for before, task in pairwise([NONE, *own]):
+            assert graph.ends_posted_before[task] == after.count(before)
+    assert not graph.ends_posted_before[~graph.is_compute].any()
 
 
 def seconds(communication: Communication, layout: Layout, schedule: str = "depth-first") -> float:

@@ -4,15 +4,19 @@ The order is handed over as its file of actions; stages are our layers, with the
 gradients in our buffers. All else (batches, reductions over replicas, norms, the optimizer,
 checkpoints) is as with other backends. The runtime does a whole step at once: the first pass of a
 rank runs it, and the tasks of the other passes and of transfers find nothing left to do. So
-reductions wait for all passes, and tasks have no times of their own.
+reductions wait for all passes. Stages report when their passes began and ended; transfers have no
+times of their own.
 
 `torch.distributed.pipelining` is not stable: what is used of it is that of torch 2.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,11 +31,12 @@ from bfpp.executor.devices.lanes import DeviceRuntime
 from bfpp.executor.devices.messages import Cell, Form
 from bfpp.executor.dispatch.backends.distributed import DistributedBackend
 from bfpp.executor.dispatch.mock_worker import Sleeper
-from bfpp.executor.dispatch.worker import Worker
+from bfpp.executor.dispatch.worker import Taken, Worker
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.plan.process_groups import Purpose
 from bfpp.executor.settings import Activations, Sleeps
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, Task, TaskGraph
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.formats.torch_csv import write_orders
 from bfpp.schedules.orders.steps import STEP, Order
 
@@ -87,11 +92,36 @@ class RuntimeWorker(Worker):
 
     run_step: Callable[..., object]
     is_over = False
+    latest = NONE
+    worked = 0.0
+    """CPU time of the thread at the end of the pass before."""
+
+    @cached_property
+    def number_of(self) -> dict[tuple[Operation, int, int], int]:
+        """The task of a stage's pass: of several, one for each unit, the first."""
+        own = [self.plan.graph.task(each) for each in self.plan.graph.compute_tasks.of(self.rank)]
+        return {(each.operation, each.stage, each.microbatch): each.number for each in own[::-1]}
 
     def begin(self, step: int, plan: Plan) -> None:
         """Load the step's batch."""
         super().begin(step, plan)
         self.is_over = False
+        self.own_times = {}
+
+    @contextmanager
+    def taking(self, operation: Operation, stage: int, microbatch: int) -> Iterator[None]:
+        """Report when a stage's pass began and ended, and the work of the runtime before it."""
+        begin, work = time.perf_counter(), time.thread_time() - self.worked
+        yield
+        self.latest = self.number_of[operation, stage, microbatch]
+        self.own_times[self.latest] = Taken(begin - work, begin, time.perf_counter())
+        self.worked = time.thread_time()
+
+    def go_on(self) -> None:
+        """Let the pass that was reported last end now."""
+        taken = self.own_times[self.latest]
+        self.own_times[self.latest] = taken._replace(end=time.perf_counter())
+        self.worked = time.thread_time()
 
     def forward(self, task: Task) -> None:
         """Run all passes of the step, and the transfers between them, unless they were run."""
@@ -105,6 +135,7 @@ class RuntimeWorker(Worker):
         ]
         targets = [self.targets[each] for each in microbatches if each in self.targets]
         losses: list[Tensor] = []
+        self.worked = time.thread_time()
         self.run_step(
             *([torch.cat(inputs)] if inputs else []),
             target=torch.cat(targets) if targets else None,
@@ -118,7 +149,36 @@ class RuntimeWorker(Worker):
     backward = backward_input = backward_weight = forward
 
 
-class SleepingStage(PipelineStage):
+class TimedStage(PipelineStage):
+    """A stage that reports when its passes begin and end."""
+
+    worker: RuntimeWorker
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *rest: Any, **more: Any) -> Any:
+        """A micro-batch's forward pass, without its loss."""
+        with self.worker.taking(Operation.FORWARD, self.stage_index, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *rest, **more)
+
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        *rest: Any,
+        **more: Any,
+    ) -> None:
+        """A micro-batch's backward pass, or its input half."""
+        operation = Operation.BACKWARD if full_backward else Operation.BACKWARD_INPUT
+        with self.worker.taking(operation, self.stage_index, bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, *rest, **more)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *rest: Any, **more: Any) -> None:
+        """A micro-batch's weight half."""
+        with self.worker.taking(Operation.BACKWARD_WEIGHT, self.stage_index, bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, *rest, **more)
+
+
+class SleepingStage(TimedStage):
     """A stage whose passes sleep and return zeros, as those of `MockWorker` do."""
 
     seconds: Mapping[str, float]
@@ -146,6 +206,7 @@ class TorchPipeliningBackend(DistributedBackend):
     """The worker of this process, its process groups, and PyTorch's runtime on them."""
 
     posts_batches = False
+    worker: RuntimeWorker
 
     def __init__(
         self,
@@ -158,7 +219,7 @@ class TorchPipeliningBackend(DistributedBackend):
         self.sleeps = sleeps
         super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)
         self.worker.prepare()
-        self.worker.run_step = self._runtime().step  # type: ignore[attr-defined]
+        self.worker.run_step = self._runtime().step
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """The runtime has its own."""
@@ -187,7 +248,7 @@ class TorchPipeliningBackend(DistributedBackend):
             layers += self.worker.units[unit].layers.values()
         given = self.plan.forms[units[0] - 1] if number else self.plan.traced.inputs
         output = self._example(self.plan.forms[units[-1]], has_gradient=True)
-        stage = (SleepingStage if self.sleeps else PipelineStage)(
+        stage = (SleepingStage if self.sleeps else TimedStage)(
             nn.Sequential(*layers),
             number,
             layout.stages,
@@ -196,6 +257,7 @@ class TorchPipeliningBackend(DistributedBackend):
             output_args=output,
             group=self.group_of[Purpose.PIPELINE],
         )
+        stage.worker = self.worker
         if isinstance(stage, SleepingStage):
             stage.seconds, stage.sleeper, stage.output = self._asleep(units), Sleeper(), output
         return stage
@@ -220,7 +282,9 @@ class TorchPipeliningBackend(DistributedBackend):
     def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
         if self.sleeps:
             return torch.zeros(())
-        return self.plan.model.loss(output, targets) / self.plan.microbatches
+        loss = self.plan.model.loss(output, targets) / self.plan.microbatches
+        self.worker.go_on()
+        return loss
 
 
 def orders_of(graph: TaskGraph) -> list[Order]:

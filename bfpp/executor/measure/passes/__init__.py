@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bfpp.executor.measure.passes.communication import measure_data, measure_transfers
 from bfpp.executor.measure.passes.compute import measure_compute, mocked_compute
+from bfpp.executor.measure.passes.interpreter import interpreted
 from bfpp.executor.measure.passes.matrices import measure_matrices
 from bfpp.executor.measure.passes.network import measure_network
 from bfpp.executor.measure.passes.runs import QUICK, Bench, Effort, Profile
@@ -50,6 +51,8 @@ def measure(bench: Bench, mocked: Mapping[str, float] | None = None) -> Profile 
     for what, part in parts.items():
         bench.context.send({"what": what})
         profile |= part(plan, bench)
+    if bench.interprets:
+        profile["dispatch"] = interpreted(plan, bench, profile["dispatch"])
     return profile if bench.context.is_first else None
 
 

@@ -71,7 +71,7 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     """Latency and bandwidth of each channel, and the cost of a hand-over between lanes."""
     ranks = plan.graph.layout.pp
     if ranks == 1:
-        return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0}}
+        return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0, "post": 0.0}}
     layout = Layout(ranks, MICROBATCHES, 2)
     graph = build_graph("breadth-first", layout)
     samples: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -99,7 +99,9 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     medians = {
         wakes: float(np.median(measured)) if measured else 0.0 for wakes, measured in delays.items()
     }
-    return {"channels": channels, "dispatch": {"next": medians[False], "wake": medians[True]}}
+    # Lanes post transfers beside passes.
+    dispatch = {"next": medians[False], "wake": medians[True], "post": 0.0}
+    return {"channels": channels, "dispatch": dispatch}
 
 
 def _channels(graph: TaskGraph) -> Iterator[tuple[int, int, list[int]]]:

@@ -20,7 +20,7 @@ from bfpp.executor.measure.passes.runs import (
     tasks_of,
 )
 from bfpp.executor.plan.plan import Plan
-from bfpp.schedules import Layout, Operation, build_graph
+from bfpp.schedules import Layout, Operation, TaskGraph, build_graph
 from bfpp.schedules.families.breadth_first import BreadthFirst
 from bfpp.schedules.orders.steps import Step, backward, backward_input, backward_weight
 
@@ -56,34 +56,22 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
     """Seconds of the passes of each layer, and of a stage in addition to its layers."""
     ranks = plan.graph.layout.pp
     kinds = kinds_of(plan)
-    runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
-    chosen = [
-        layer
-        for (kind, count), first in zip(runs, _firsts(runs), strict=True)
-        for layer in range(first, first + min(count, ALIKE * ranks))
-    ]
-    model = replace(
-        plan.model,
-        layers=[plan.model.layers[each] for each in chosen],
-        attached=(0, 0),
-        weights=None,
-    )
-    rows: list[list[float]] = []
-    seconds: dict[str, list[float]] = {name: [] for name in PASSES}
+    runs, chosen = _runs(kinds), chosen_layers(plan)
+    points: dict[str, list[tuple[list[float], float]]] = {name: [] for name in PASSES}
     finest = len(chosen) // ranks
     for stages in (finest, max(1, finest // COARSE)):
-        graph = build_graph(AllPasses(), Layout(ranks, MICROBATCHES, stages))
-        small = replace(plan, graph=graph, model=model)
-        columns = bench.run(small)
+        layout = Layout(ranks, MICROBATCHES, stages)
+        small = with_layers(plan, chosen, build_graph(AllPasses(), layout, bench.communication))
+        columns = bench.run_passes(small)
         for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
-            rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])
-            for name, medians in seconds.items():
+            row = [1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))]
+            for name in _passes_of(stage, layout, bench):
                 tasks = tasks_of(small.graph, PASSES[name], stage)
-                medians.append(durations(columns, tasks))
-    if not rows:  # only the first process knows the times of all
+                points[name].append((row, durations(columns, tasks)))
+    if not points["forward"]:  # only the first process knows the times of all
         return {}
-    known = {name: least_squares(rows, medians) for name, medians in seconds.items()}
+    known = {name: least_squares(*zip(*each, strict=True)) for name, each in points.items()}
     sizes = _sizes(plan)
     measured = [
         {
@@ -95,6 +83,32 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
         for (kind, count), first in zip(runs, _firsts(runs), strict=True)
     ]
     return {"layers": measured, "passes": {name: costs[0] for name, costs in known.items()}}
+
+
+def _passes_of(stage: int, layout: Layout, bench: Bench) -> Sequence[str]:
+    """The passes of a stage that are measured.
+
+    PyTorch's runtime runs the first stage's backward passes whole, in the weight half.
+    """
+    is_whole = bench.interprets and stage == 0 and layout.stages > 1
+    return [*PASSES][:2] if is_whole else [*PASSES]
+
+
+def chosen_layers(plan: Plan) -> list[int]:
+    """Some of the model's layers, that have each of its kinds as often as is measured."""
+    runs = _runs(kinds_of(plan))
+    return [
+        layer
+        for (_, count), first in zip(runs, _firsts(runs), strict=True)
+        for layer in range(first, first + min(count, ALIKE * plan.graph.layout.pp))
+    ]
+
+
+def with_layers(plan: Plan, chosen: Sequence[int], graph: TaskGraph) -> Plan:
+    """A plan of some of the model's layers, by another graph."""
+    layers = [plan.model.layers[each] for each in chosen]
+    model = replace(plan.model, layers=layers, attached=(0, 0), weights=None)
+    return replace(plan, graph=graph, model=model)
 
 
 def mocked_compute(seconds: Mapping[str, float], plan: Plan, bench: Bench) -> Profile:
@@ -126,6 +140,11 @@ def kinds_of(plan: Plan) -> list[int]:
         shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
         kinds.append(numbers.setdefault(f"{number == 0} {module} {shapes}", len(numbers)))
     return kinds
+
+
+def _runs(kinds: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of layers of a kind: the kind, and how many."""
+    return [(number, len(list(group))) for number, group in groupby(kinds)]
 
 
 def _firsts(runs: Sequence[tuple[int, int]]) -> list[int]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.processes import ProcessContext
+from bfpp.executor.settings import BackendName
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.measured_timeline import END, START
 from bfpp.executor.train.watching import connected, watched
-from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules import P2P, Communication, Operation, TaskGraph
 from bfpp.schedules.columns import Seconds
 
 Profile = dict[str, Any]
@@ -65,10 +66,28 @@ class Bench:
     def _scaled(self, sizes: Sequence[int], on_gpu: int) -> list[int]:
         return [size * (on_gpu if self.job.uses_gpu else 1) for size in sizes]
 
+    @property
+    def interprets(self) -> bool:
+        """True if passes are run by PyTorch's runtime; all else is ours."""
+        return self.job.backend is BackendName.TORCH_PIPELINING
+
+    @property
+    def communication(self) -> Communication:
+        """The communication of runs of passes: transfers as that runtime posts them."""
+        return Communication(p2p=P2P.POSTED if self.interprets else P2P.CHANNELS)
+
     def run(self, plan: Plan) -> list[Seconds]:
         """The times of tasks in each step of a small run; for process 0 alone."""
+        backend = BackendName.CPU if self.interprets else self.job.backend
+        return self._run(plan, replace(self.job, backend=backend))
+
+    def run_passes(self, plan: Plan) -> list[Seconds]:
+        """The same, by the runtime that is measured; of PyTorch's, the times of passes alone."""
+        return self._run(plan, self.job)
+
+    def _run(self, plan: Plan, job: Job) -> list[Seconds]:
         steps = range(WARM_UP + self.effort.steps)
-        with connected(self.context, plan, self.job, self.clock_offset) as trainer:
+        with connected(self.context, plan, job, self.clock_offset) as trainer:
             for _ in watched(self.context, trainer, steps):
                 pass
             return trainer.columns_of_all()[-self.effort.steps :]

@@ -7,7 +7,8 @@ several hosts, channels are between these, and their ports are shared
 (`bfpp.sim.costs.communication.host_ports`).
 Gathers, reductions, norms and updates take a fixed time, and a time for each
 parameter. What the executor takes to begin a task is added to each: more if
-the task waits for one of another lane (a cross-stream wait).
+the task waits for one of another lane (a cross-stream wait), and if its rank's thread posts ends
+of transfers before it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PASSES = ("forward", "backward", "backward_input", "backward_weight")
 LAYER = ("count", *PASSES, "parameters", "bytes")
 CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
+DISPATCH = ("next", "wake", "post")
 HOST = ("processes", "out", "into")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
@@ -69,6 +71,7 @@ class ProfiledCosts(MeasuredSeconds):
             load = PRICES[operation].measured_load(step, tasks)
             seconds[tasks], moved[tasks], ports[tasks] = load
         lag = np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
+        lag += self.dispatch["post"] * graph.ends_posted_before
         if step.ports is None:
             return fixed_costs(seconds + lag)
         return Costs(seconds + lag, moved, ports, step.ports.bandwidth)
@@ -117,7 +120,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
             for number, each in enumerate(_list(name, table, "channels"))
         ),
         data=lines["data"],
-        dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
+        dispatch=_dispatch(name, table["dispatch"]),
         hosts=tuple(
             _numbers(f"{name}: host {number}", each, HOST)
             for number, each in enumerate(_list(name, {OF_HOSTS: [], **table}, OF_HOSTS))
@@ -125,6 +128,12 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
         copies=lines.get(OF_COPIES, {}),
         muon=_of_matrices(name, table[OF_MUON], kinds) if OF_MUON in table else {},
     )
+
+
+def _dispatch(name: str, table: object) -> Numbers:
+    """Seconds to begin a task; files of earlier versions have none of posts."""
+    given = {"post": 0.0, **table} if isinstance(table, dict) else table
+    return _numbers(f"{name}: dispatch", given, DISPATCH)
 
 
 def _lines(name: str, part: str, table: Table) -> dict[str, Numbers]:

@@ -45,7 +45,7 @@ def profile(ranks, replicas, hosts, **parts):
             for receiver in range(hosts)
         ],
         "data": {way: {"fixed": 0.5, "per_parameter": 0.1} for way in DATA},
-        "dispatch": {"next": 0.0, "wake": 0.0},
+        "dispatch": {"next": 0.0, "wake": 0.0, "post": 0.0},
         "hosts": [{"processes": ranks * replicas // hosts, "out": RATE, "into": RATE}] * hosts,
     }
     return read_profile("bench", table | parts)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 
 from bfpp.schedules import (
+    P2P,
     Communication,
     InvalidConfiguration,
     Layout,
@@ -55,7 +56,7 @@ PROFILE = {
         {"sender": 1, "receiver": 0, "latency": 1.5, "bandwidth": 300.0},
     ],
     "data": dict.fromkeys(DATA, LINE),
-    "dispatch": {"next": 0.0, "wake": 0.0},
+    "dispatch": {"next": 0.0, "wake": 0.0, "post": 0.0},
 }
 
 
@@ -185,7 +186,7 @@ def test_matrices_of_muon_cost_what_their_layers_do(tmp_path, sharding, clipping
 
 def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
     file = tmp_path / "lags.toml"
-    file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
+    file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0, "post": 0.0})))
     graph = build_graph("gpipe", Layout(2, 2))
     late = load_profile(str(file)).costs(graph).seconds
     file.write_text(as_toml(PROFILE))
@@ -193,6 +194,23 @@ def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
     for task in graph.tasks():
         others = [each for each in task.dependencies if graph.lane[each] != task.lane]
         assert lag[task.number] == pytest.approx(2.0 if others else 0.125)
+
+
+def test_a_thread_that_posts_transfers_begins_its_passes_later():
+    graph = build_graph("gpipe", Layout(2, 3), Communication(p2p=P2P.POSTED))
+    posting = {"next": 0.125, "wake": 0.125, "post": 2.0}
+    late = read_profile("bench", changed(dispatch=posting)).costs(graph).seconds
+    lag = late - read_profile("bench", PROFILE).costs(graph).seconds - 0.125
+    first, last = (lag[graph.compute_tasks.of(rank)] for rank in range(2))
+    # A send after each forward pass, and the receives of what the other rank's passes make.
+    assert first.tolist() == [0.0, 2.0, 2.0, 4.0, 2.0, 2.0]
+    assert last.tolist() == [2.0, 2.0, 2.0, 0.0, 2.0, 2.0]
+    assert not lag[~graph.is_compute].any()
+
+
+def test_profiles_of_earlier_versions_know_nothing_of_posts():
+    before = {"next": 0.125, "wake": 2.0}
+    assert read_profile("bench", changed(dispatch=before)).dispatch == {**before, "post": 0.0}
 
 
 UNPRICED = (Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE, Operation.OFFLOAD)

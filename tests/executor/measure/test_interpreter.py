@@ -1,0 +1,92 @@
+"""Profiles of PyTorch's runtime: passes that it ran itself, and what it takes between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bfpp.api.running.jobs import job_of
+from bfpp.executor.measure.passes import Bench, Effort, Profile, measure
+from bfpp.executor.measure.passes.compute import AllPasses
+from bfpp.executor.measure.passes.interpreter import line_of, work
+from bfpp.executor.processes import ProcessContext, launch
+from bfpp.executor.settings import Activations, BackendName
+from bfpp.executor.train.connect import init_process_group
+from bfpp.executor.train.job import Job
+from bfpp.executor.train.measured_timeline import END, POSTED, START
+from bfpp.launchers.own.model import transformer_source
+from bfpp.schedules import P2P, Communication, Layout, build_graph
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.costs.measured.profile import read_profile
+from bfpp.sim.engines.engines import simulate
+from bfpp.sim.experiment.experiment import Experiment
+from bfpp.sim.models.model import Transformer
+
+SMALL = Transformer("small", 4, 64, 2, 64, 257, tied_embeddings=False)
+LITTLE = Effort(2, (4_096, 65_536), (1_024, 16_384))
+GRAPH = build_graph(AllPasses(), Layout(2, 4, 2), Communication(p2p=P2P.POSTED))
+
+
+def job(backend: BackendName) -> Job:
+    experiment = Experiment("breadth-first", pp=2, microbatches=4, dp=1)
+    source = transformer_source(SMALL, None, is_causal=False)
+    return job_of(experiment, source, steps=2, backend=backend, activations=Activations.KEEP)
+
+
+Measured = tuple[list[Profile | None], Seconds]
+
+
+def measured(context: ProcessContext, jobs: list[Job]) -> Measured:
+    """The profile of each runtime, and the times of tasks in a step of the last one."""
+    offset = init_process_group(context, jobs[0])
+    benches = [Bench(context, each, LITTLE, offset) for each in jobs]
+    columns = benches[-1].run_passes(replace(jobs[-1].plan(), graph=GRAPH))
+    return [measure(each) for each in benches], columns[-1][0] if columns else np.empty(0)
+
+
+@pytest.fixture(scope="module")
+def found() -> Measured:
+    jobs = [job(BackendName.CPU), job(BackendName.TORCH_PIPELINING)]
+    return launch(measured, jobs, 2)
+
+
+def test_its_passes_have_times_of_their_own(found: Measured) -> None:
+    _, columns = found
+    for rank in range(2):
+        own = GRAPH.compute_tasks.of(rank)
+        posted, start, end = (columns[each, own] for each in (POSTED, START, END))
+        assert (posted < start).all()
+        assert (start < end).all()
+        assert (end[:-1] < start[1:]).all()
+    assert len(np.unique(columns[START, GRAPH.is_compute])) == GRAPH.is_compute.sum()
+
+
+def test_its_thread_posts_transfers_and_ours_has_others_for_it(found: Measured) -> None:
+    (own, torch), _ = found
+    assert own is not None
+    assert torch is not None
+    assert own["dispatch"]["post"] == 0.0
+    assert 0.0 < torch["dispatch"]["next"] < torch["dispatch"]["wake"]
+    assert 0.0 < torch["dispatch"]["post"] < 1e-2
+    assert torch.keys() == own.keys()
+    assert [layer["parameters"] for layer in torch["layers"]] == [
+        layer["parameters"] for layer in own["layers"]
+    ]
+    costs = read_profile("torch", {"about": {}, **torch})
+    free = {**torch, "dispatch": {**torch["dispatch"], "post": 0.0}}
+    posts = simulate(GRAPH, costs).step_time
+    assert posts > simulate(GRAPH, read_profile("free", {"about": {}, **free})).step_time
+
+
+def test_work_between_passes_is_by_the_ends_that_are_posted_there() -> None:
+    columns = np.zeros((4, len(GRAPH)))
+    columns[START] = 7.0
+    columns[POSTED] = 7.0 - (0.25 + 0.5 * GRAPH.ends_posted_before)
+    points = [*work(GRAPH, columns)]
+    assert len(points) == GRAPH.is_compute.sum() - 2  # no work is known before a rank's first
+    assert len(Counter(ends for ends, _ in points)) > 1
+    line = line_of(points)
+    assert (line.fixed, line.slope) == pytest.approx((0.25, 0.5))
