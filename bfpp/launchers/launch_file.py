@@ -256,8 +256,8 @@ def _yaml(path: str) -> LaunchFile:
         return megatron_file(path, given, gpus_of_trainer(known), left_out)
     if not isinstance(flags, dict):
         reason = (
-            f"{path} has neither a table {OF_TESTS}, as Megatron-LM's functional tests have, nor "
-            f"NeMo's {MARK}"
+            f"{path} has none of: a table {OF_TESTS}, as Megatron-LM's functional tests have; "
+            f"NeMo's {MARK}; Primus's modules; nanotron's parallelism and tokens"
         )
         raise InvalidConfiguration(FIELD, reason)
     return megatron_file(path, flags_of_test(path, flags), None, beside_flags_of_test(table))

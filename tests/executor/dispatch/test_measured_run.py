@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,7 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.executor.dispatch.dispatch import Step, TaskMarks
-from bfpp.executor.dispatch.worker import Worker
+from bfpp.executor.dispatch.worker import Taken, Worker
 from bfpp.executor.train.measured_timeline import (
     END,
     POSTED,
@@ -136,6 +136,7 @@ class Part:
     rank: int
     replica: int
     tp_rank: int = 0
+    own_times: dict[int, Taken] = field(default_factory=dict)
 
 
 def times_of(task: int, rank: int, replica: int, *when: float) -> TaskMarks:
