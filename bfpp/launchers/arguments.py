@@ -98,6 +98,16 @@ TEXT = ValueKind("one value", _text)
 LIST = ValueKind("a list", _listed)
 
 
+def rows(before: str, kind: ValueKind, names: str) -> dict[str, Flag]:
+    """Settings of a kind: `name=default`, or a name alone, each with the same text before it."""
+    flags = {}
+    for word in names.split():
+        name, mark, default = word.partition("=")
+        usual = kind.read((default,)) if mark else False if kind is SWITCH else None
+        flags[f"{before}{name}"] = Flag(kind, usual)
+    return flags
+
+
 class Arguments:
     """The settings that a launch file gives, by name; some are `called` otherwise there.
 

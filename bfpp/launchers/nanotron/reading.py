@@ -13,8 +13,8 @@ from bfpp.launchers.arguments import (
     UNKNOWN,
     Arguments,
     Flag,
-    ValueKind,
     Words,
+    rows,
 )
 from bfpp.schedules.settings.attention import Attention
 from bfpp.sim.models.matrices import Experts
@@ -36,45 +36,36 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 NOT_SET = (("null",), ("None",), ("",), ("~",))
 
 
-def _rows(section: str, kind: ValueKind, names: str) -> dict[str, Flag]:
-    flags = {}
-    for word in names.split():
-        name, mark, default = word.partition("=")
-        usual = kind.read((default,)) if mark else False if kind is SWITCH else None
-        flags[f"{section}.{name}"] = Flag(kind, usual)
-    return flags
-
-
 SIZES, EXPERTS = "model.model_config", "model.model_config.moe_config"
 
 FLAGS: Mapping[str, Flag] = {
-    **_rows(
-        "parallelism",
+    **rows(
+        "parallelism.",
         COUNT,
         "dp=1 pp=1 tp=1 context_parallel_size=1 expert_parallel_size=1",
     ),
-    **_rows("parallelism", TEXT, "pp_engine=afab tp_mode=ALL_REDUCE"),
-    **_rows("parallelism", SWITCH, "recompute_layer tp_linear_async_communication"),
-    **_rows("tokens", COUNT, "sequence_length micro_batch_size=1 batch_accumulation_per_replica=1"),
-    **_rows("optimizer", COUNT, "zero_stage=0"),
-    **_rows("optimizer", SWITCH, "accumulate_grad_in_fp32"),
-    **_rows("optimizer", NUMBER, "clip_grad=0"),
-    **_rows("model", TEXT, "dtype=bfloat16"),
-    **_rows("model", COUNT, "make_vocab_size_divisible_by=1"),
-    **_rows(
-        SIZES,
+    **rows("parallelism.", TEXT, "pp_engine=afab tp_mode=ALL_REDUCE"),
+    **rows("parallelism.", SWITCH, "recompute_layer tp_linear_async_communication"),
+    **rows("tokens.", COUNT, "sequence_length micro_batch_size=1 batch_accumulation_per_replica=1"),
+    **rows("optimizer.", COUNT, "zero_stage=0"),
+    **rows("optimizer.", SWITCH, "accumulate_grad_in_fp32"),
+    **rows("optimizer.", NUMBER, "clip_grad=0"),
+    **rows("model.", TEXT, "dtype=bfloat16"),
+    **rows("model.", COUNT, "make_vocab_size_divisible_by=1"),
+    **rows(
+        f"{SIZES}.",
         COUNT,
         "num_hidden_layers hidden_size num_attention_heads intermediate_size num_key_value_heads "
         "vocab_size sliding_window_size",
     ),
-    **_rows(SIZES, SWITCH, "tie_word_embeddings"),
-    **_rows(SIZES, TEXT, "_attn_implementation=flash_attention_2"),
-    **_rows(
-        EXPERTS,
+    **rows(f"{SIZES}.", SWITCH, "tie_word_embeddings"),
+    **rows(f"{SIZES}.", TEXT, "_attn_implementation=flash_attention_2"),
+    **rows(
+        f"{EXPERTS}.",
         COUNT,
         "num_experts top_k=2 moe_intermediate_size=1408 shared_expert_intermediate_size=5632",
     ),
-    **_rows(EXPERTS, SWITCH, "enable_shared_expert"),
+    **rows(f"{EXPERTS}.", SWITCH, "enable_shared_expert"),
 }
 
 WITHOUT_EFFECT = {

@@ -22,6 +22,7 @@ from bfpp.launchers.arguments import (
     Flag,
     ValueKind,
     Words,
+    rows,
 )
 from bfpp.launchers.torchtitan.flavors import model_named
 from bfpp.launchers.torchtitan.limits import ROTATIONS
@@ -51,30 +52,21 @@ INTEGER = ValueKind("a whole number", _integer)
 RAW = ValueKind("a list", lambda words: words)
 
 
-def _rows(section: str, kind: ValueKind, names: str) -> dict[str, Flag]:
-    flags = {}
-    for word in names.split():
-        name, mark, default = word.partition("=")
-        usual = kind.read((default,)) if mark else False if kind is SWITCH else None
-        flags[f"{section}.{name}"] = Flag(kind, usual)
-    return flags
-
-
 FLAGS: Mapping[str, Flag] = {
-    **_rows("model", TEXT, "name flavor"),
-    **_rows("model", LIST, "converters"),
-    **_rows("launch", TEXT, "module config"),
-    **_rows(
-        "training",
+    **rows("model.", TEXT, "name flavor"),
+    **rows("model.", LIST, "converters"),
+    **rows("launch.", TEXT, "module config"),
+    **rows(
+        "training.",
         INTEGER,
         "local_batch_size=8 batch_size global_batch_size=-1 seq_len=2048 max_context_length "
         "num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step=-1",
     ),
-    **_rows("training", TEXT, "mixed_precision_param=bfloat16"),
-    **_rows("training", SWITCH, "disable_cuda_graphs"),
-    **_rows("training", NUMBER, "max_norm=1.0"),
-    **_rows(
-        "parallelism",
+    **rows("training.", TEXT, "mixed_precision_param=bfloat16"),
+    **rows("training.", SWITCH, "disable_cuda_graphs"),
+    **rows("training.", NUMBER, "max_norm=1.0"),
+    **rows(
+        "parallelism.",
         INTEGER,
         "data_parallel_replicate_degree=1 data_parallel_shard_degree=-1 tensor_parallel_degree=1 "
         "context_parallel_degree=1 expert_parallel_degree=1 expert_tensor_parallel_degree=1 "
@@ -82,21 +74,21 @@ FLAGS: Mapping[str, Flag] = {
         "pipeline_parallel_layers_per_stage pipeline_parallel_first_stage_less_layers=1 "
         "pipeline_parallel_last_stage_less_layers=1",
     ),
-    **_rows(
-        "parallelism",
+    **rows(
+        "parallelism.",
         TEXT,
         "pipeline_parallel_schedule=1F1B pipeline_parallel_schedule_csv "
         "fsdp_reshard_after_forward=default context_parallel_rotate_method=allgather "
         "expert_parallel_comm_backend=standard",
     ),
-    **_rows("parallelism", SWITCH, "enable_async_tensor_parallel enable_sequence_parallel=true"),
-    **_rows("optimizer", TEXT, "name=AdamW"),
-    **_rows("parallelism", RAW, "module_fqns_per_model_part"),
-    **_rows("activation_checkpoint", TEXT, "mode=selective selective_ac_option=op"),
-    **_rows("compile", SWITCH, "enable enable_async_tensor_parallel"),
-    **_rows("compile", LIST, "components=model,loss"),
-    **_rows(FLOAT8, TEXT, "recipe_name"),
-    **_rows(FLOAT8, SWITCH, "enable_fsdp_float8_all_gather"),
+    **rows("parallelism.", SWITCH, "enable_async_tensor_parallel enable_sequence_parallel=true"),
+    **rows("optimizer.", TEXT, "name=AdamW"),
+    **rows("parallelism.", RAW, "module_fqns_per_model_part"),
+    **rows("activation_checkpoint.", TEXT, "mode=selective selective_ac_option=op"),
+    **rows("compile.", SWITCH, "enable enable_async_tensor_parallel"),
+    **rows("compile.", LIST, "components=model,loss"),
+    **rows(f"{FLOAT8}.", TEXT, "recipe_name"),
+    **rows(f"{FLOAT8}.", SWITCH, "enable_fsdp_float8_all_gather"),
 }
 
 WITHOUT_EFFECT = {
