@@ -213,7 +213,7 @@ def _begun(
         for each in parts(chosen.take(_by_stages(chosen)), workers.where):
             yield workers.submit(evaluate_all, problem, each)
         return
-    order = by_promise(chosen, bounds.columns.throughput) if top else _by_stages(chosen)
+    order = by_promise(chosen, bounds.rows.throughput[bounds.places]) if top else _by_stages(chosen)
     request, first = _request(problem, top, met) if top else None, 0
     for each in parts(chosen.take(order), workers.where):
         own = bounds.take(order[first : (first := first + len(each))])

@@ -23,6 +23,9 @@ UNKNOWN = "not known to bfpp"
 
 OFF = (("false",), ("False",))
 
+NOT_SET = (("null",), ("",), ("None",), ("~",))
+"""Values of YAML that say nothing."""
+
 USUALLY_ON = "fusion"
 """Part of the names of settings that are on unless they are said to be off."""
 

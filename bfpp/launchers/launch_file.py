@@ -331,7 +331,7 @@ def _primus(path: str, module: Mapping[str, Any]) -> LaunchFile:
     """An experiment of Primus; its folder names the devices."""
     flags, called, left_out = flags_of_primus(path, module)
     given = arguments_of(path, flags, called)
-    gpus = gpus_of_nodes(flags)
+    gpus = gpus_of_nodes(given)
     values = values_of(given, _name(path), gpus)
     given.assume(f"{gpus} GPUs, the fewest whole nodes of {GPUS_OF_NODE}", "dp", "gpus")
     if cluster := cluster_of(path, ""):

@@ -1,4 +1,4 @@
-"""Read DeepSpeed's JSON as an experiment, or beside the flags of Megatron-DeepSpeed."""
+"""DeepSpeed's JSON: an experiment by itself, or merged with Megatron-DeepSpeed's flags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_MEGATRON = ("--num-layers", "--hidden-size", "--encoder-num-layers")
 """Flags by which a program is Megatron-DeepSpeed's."""
 
 OF_BATCH = {BATCH: "--global-batch-size", MICRO: "--micro-batch-size"}
-"""Flags of Megatron-DeepSpeed that say the batch, which DeepSpeed is told."""
+"""Megatron-DeepSpeed's flags for the batch, which it passes on to DeepSpeed."""
 
 
 class Named(NamedTuple):

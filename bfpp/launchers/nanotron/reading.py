@@ -7,6 +7,7 @@ from typing import Any
 
 from bfpp.launchers.arguments import (
     COUNT,
+    NOT_SET,
     NUMBER,
     SWITCH,
     TEXT,
@@ -32,8 +33,6 @@ ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
 """Schedules by the names of its engines."""
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
-NOT_SET = (("null",), ("None",), ("",), ("~",))
 
 
 SIZES, EXPERTS = "model.model_config", "model.model_config.moe_config"

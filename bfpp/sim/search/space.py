@@ -391,7 +391,7 @@ def _after_each_other(columns: Iterable[Sequence[Integers]]) -> Iterator[Integer
 
 
 def one_number(columns: Sequence[Integers], rows: Iterable[int]) -> Offsets:
-    """One number for the rows of each configuration, in their order, of tables of so many rows."""
+    """A number for each configuration that sorts as its rows do; `rows` are lengths of tables."""
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
     for column, count in zip(columns, rows, strict=True):
         numbers *= count

@@ -54,7 +54,7 @@ def faults(**variables: str) -> list[int]:
 
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc's heap can be told"
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc has mallopt"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from bfpp.launchers.arguments import Ignored, Words
+from bfpp.launchers.arguments import NOT_SET, Ignored, Words
 from bfpp.launchers.megatron.flag_kinds import FLAGS, OTHER_NAMES
 
 MARK = "tensor_model_parallel_size"
@@ -69,8 +69,6 @@ REFUSED = {
     "retro": "models that look texts up are not modelled",
 }
 """Tables and settings of models that no experiment has."""
-
-NOT_SET = (("null",), ("",), ("None",), ("~",))
 
 
 def is_nemo(settings: Mapping[str, Words]) -> bool:

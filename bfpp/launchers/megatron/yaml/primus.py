@@ -9,10 +9,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from math import lcm, prod
 from pathlib import Path
 from typing import Any
 
-from bfpp.launchers.arguments import FIELD, Ignored, Words
+from bfpp.launchers.arguments import (
+    FIELD,
+    NOT_SET,
+    OFF,
+    Arguments,
+    Ignored,
+    Words,
+    shortened,
+)
 from bfpp.launchers.megatron.flag_kinds import FLAGS, OTHER_NAMES
 from bfpp.launchers.megatron.without_effect import reason_of
 from bfpp.launchers.sources.documents import leaves, text_of_file, yaml_table
@@ -63,15 +72,16 @@ def flags_of_primus(
     beneath: dict[str, Words] = {}
     for key, folder in FILES.items():
         if key in module:
-            file = _configs(path, module[key]) / folder / FRAMEWORK / _written_out(module[key])
-            beneath |= _extended(file)
-    overrides = module.get("overrides") or {}
-    own = {name: _words(words) for name, words in leaves(path, overrides).items()}
+            name = _file_name(path, module[key])
+            beneath |= _extended(_configs(path, name) / folder / FRAMEWORK / name)
+    overrides = module.get("overrides")
+    settings = leaves(path, overrides) if isinstance(overrides, dict) else {}
+    own = {name: _words(words) for name, words in settings.items()}
     flags, called, left_out = dict[str, Words](), dict[str, str](), list[Ignored]()
     for name, words in {**beneath, **own}.items():
         flag = _flag(name, words)
         if flag is None:
-            if name in own and words not in (("false",), ("null",)):
+            if name in own and words not in (*OFF, *NOT_SET):
                 matters, reason = reason_of(name)
                 left_out.append(Ignored(name, " ".join(words)[:60], matters, reason))
             continue
@@ -80,16 +90,11 @@ def flags_of_primus(
     return flags, called, left_out
 
 
-def gpus_of_nodes(flags: Mapping[str, Words]) -> int:
+def gpus_of_nodes(given: Arguments) -> int:
     """The devices of the fewest whole nodes that the degrees of these flags allow."""
-    together = 1
-    for degree in ("tensor-model", "pipeline-model", "context"):
-        [text] = flags.get(f"--{degree}-parallel-size", ("1",))
-        together *= int(text) if text.isdecimal() and len(text) < 7 else 1
-    whole = together
-    while whole % GPUS_OF_NODE:
-        whole += together
-    return whole
+    degrees = ("tensor-model", "pipeline-model", "context")
+    together = prod(given[f"--{each}-parallel-size"] for each in degrees)
+    return lcm(together or 1, GPUS_OF_NODE)
 
 
 def _configs(path: str, name: str) -> Path:
@@ -109,8 +114,15 @@ def _extended(file: Path, depth: int = 0) -> dict[str, Words]:
     settings: dict[str, Words] = {}
     extended = table.pop(EXTENDED, None) or ()
     for each in [extended] if isinstance(extended, str) else extended:
-        settings |= _extended(file.parent / each, depth + 1)
+        settings |= _extended(file.parent / _file_name(str(file), each), depth + 1)
     return settings | {name: _words(words) for name, words in leaves(str(file), table).items()}
+
+
+def _file_name(path: str, value: object) -> str:
+    """The name of a file that another one names."""
+    if not isinstance(value, str):
+        raise InvalidConfiguration(FIELD, f"{path} names no file, but {shortened(str(value))!r}")
+    return _written_out(value)
 
 
 def _written_out(text: str) -> str:
@@ -131,6 +143,6 @@ def _flag(name: str, words: Words) -> dict[str, Words] | None:
     if words == ("false",):
         flag = FALSE.get(bare, f"--no-{bare}")
         return {flag: ()} if flag in FLAGS else None
-    if flag not in FLAGS or words == ("null",):
+    if flag not in FLAGS or words in NOT_SET:
         return None
     return {flag: () if words == ("true",) else words}

@@ -133,3 +133,16 @@ def test_files_that_extend_each_other_are_refused(job: Path, tmp_path: Path) -> 
     base.write_text("extends: small.yaml\n")
     with pytest.raises(InvalidConfiguration, match="extends others too deeply"):
         read_launch_file(str(job))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("model: ${PRIMUS_MODEL:small}.yaml", "model: [small.yaml]", "names no file, but"),
+        ("tensor_model_parallel_size: 2", "tensor_model_parallel_size: [2, 4]", "whole number"),
+    ],
+)
+def test_what_is_no_file_or_number_is_refused_in_a_line(job: Path, before, after, reason) -> None:
+    job.write_text(job.read_text().replace(before, after))
+    with pytest.raises(InvalidConfiguration, match=reason):
+        read_launch_file(str(job))
