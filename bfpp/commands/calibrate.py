@@ -146,11 +146,9 @@ def _print(record: Mapping[str, Any]) -> None:
     ]
     print_table("By parameters", ("", "fixed", "a million"), rows)
     if muon := record.get("muon"):
-        rows = [
-            (name, in_words(each["fixed"]), in_words(max(each["layers"])))
-            for name, each in muon.items()
-        ]
-        print_table("Matrices of Muon", ("", "fixed", "a layer, at most"), rows)
+        _print_by_layer("Matrices of Muon", muon)
+    if launching := record.get("launching"):
+        _print_by_layer("The host, to launch a pass", {name: launching[name] for name in PASSES})
     rows = [
         ("the next task, same stream", in_words(record["dispatch"]["next"])),
         ("a task that waits for another stream", in_words(record["dispatch"]["wake"])),
@@ -160,3 +158,11 @@ def _print(record: Mapping[str, Any]) -> None:
         ),
     ]
     print_table("Dispatch", ("", ""), rows)
+
+
+def _print_by_layer(title: str, table: Mapping[str, Any]) -> None:
+    rows = [
+        (name, in_words(each["fixed"]), in_words(max(each["layers"])))
+        for name, each in table.items()
+    ]
+    print_table(title, ("", "fixed", "a layer, at most"), rows)

@@ -18,6 +18,21 @@ FIELD = "profile"
 
 Numbers = dict[str, float]
 
+ByLayer = dict[str, tuple[float, Seconds]]
+"""Seconds by what they are of: fixed ones, and those of each layer."""
+
+
+@dataclass(frozen=True)
+class Launching:
+    """Seconds in which a GPU's host launches each kind of pass, and each task of `others`.
+
+    If it `is_shared`, one host launches those of all ranks and replicas.
+    """
+
+    passes: ByLayer
+    others: float
+    is_shared: bool
+
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
@@ -28,8 +43,8 @@ class MeasuredSeconds:
     (`own_ends`: are stages of their own). `layers` are the model's, in order. Where there are
     `hosts`, channels are from one of them to another, or to itself; else from rank to rank.
     `data` are collectives and updates over a rank's replicas, `copies` those that are also over
-    the copies of its stages, where they were measured; `muon` are fixed seconds of operations on
-    Muon's matrices, and those of each layer, where these were.
+    the copies of its stages, where they were measured; `muon` are the seconds of operations on
+    Muon's matrices, where these were, and `launching` a host's, where it launches kernels.
     """
 
     name: str
@@ -41,7 +56,8 @@ class MeasuredSeconds:
     dispatch: Numbers
     hosts: tuple[Numbers, ...] = ()
     copies: dict[str, Numbers] = field(default_factory=dict)
-    muon: dict[str, tuple[float, Seconds]] = field(default_factory=dict)
+    muon: ByLayer = field(default_factory=dict)
+    launching: Launching | None = None
 
     @property
     def ranks(self) -> int:
@@ -205,3 +221,16 @@ class MeasuredStep:
         latency, _ = self.profile.channel_tables(len(self.profile.hosts))
         between = latency[tuple(self.ports.host[end] for end in ends)]
         return self.ports.transfer(*ends, between, sent)
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchedStep(MeasuredStep):
+    """The step as its hosts see it: passes take the seconds of launching their kernels."""
+
+    launching: Launching
+
+    def passes(self, tasks: Integers, kind: str) -> Load:
+        """Passes of micro-batches through stages; one of a slice has as many kernels."""
+        fixed, layers = self.launching.passes[kind]
+        by_unit = fixed + self.profile.sums_of(self.graph.layout, layers)
+        return Load(by_unit[self.graph.unit[tasks]])

@@ -331,3 +331,7 @@ def test_layers_measured_in_half_precision() -> None:
     assert [layer["count"] for layer in measured["layers"]] == [1, TINY.layers, 1]
     of_passes = [measured["passes"], *measured["layers"]]  # so small that some cost nothing more
     assert sum(each["forward"] for each in of_passes) > 0
+    launching = measured["launching"]
+    assert launching["shared"] == 1
+    assert launching["others"] > 0
+    assert launching["forward"]["fixed"] + sum(launching["forward"]["layers"]) > 0

@@ -2,16 +2,21 @@
 
 All ranks compute at the same time and transfer to one another, as in a run:
 where cores are shared, a pass takes longer during transfers than alone.
-Whole backward passes and those in halves are measured in turn.
+Whole backward passes and those in halves are measured in turn. On a GPU, a pass takes its device
+some time, and its host another to launch it; whichever is slower in a run holds the other up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
+import numpy as np
+
 from bfpp.executor.measure.passes.fitting import least_squares
+from bfpp.executor.measure.passes.posting import device_seconds, host_seconds
 from bfpp.executor.measure.passes.runs import (
     MICROBATCHES,
     Bench,
@@ -21,6 +26,7 @@ from bfpp.executor.measure.passes.runs import (
 )
 from bfpp.executor.plan.plan import Plan
 from bfpp.schedules import Layout, Operation, TaskGraph, build_graph
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.families.breadth_first import BreadthFirst
 from bfpp.schedules.orders.steps import Step, backward, backward_input, backward_weight
 
@@ -36,6 +42,13 @@ ALIKE = 3
 
 COARSE = 3
 """Layers of a stage where stages have several."""
+
+
+FEW = 2
+"""Micro-batches of a step whose launches are few: of one, backward passes are whole."""
+
+SecondsOf = Callable[[TaskGraph, Sequence[Seconds], Sequence[int]], float]
+"""Seconds of one of some tasks of a graph, by the columns of steps."""
 
 
 class AllPasses(BreadthFirst):
@@ -54,25 +67,16 @@ class AllPasses(BreadthFirst):
 
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
     """Seconds of the passes of each layer, and of a stage in addition to its layers."""
-    ranks = plan.graph.layout.pp
-    kinds = kinds_of(plan)
-    runs, chosen = _runs(kinds), chosen_layers(plan)
-    points: dict[str, list[tuple[list[float], float]]] = {name: [] for name in PASSES}
-    finest = len(chosen) // ranks
-    for stages in (finest, max(1, finest // COARSE)):
-        layout = Layout(ranks, MICROBATCHES, stages)
-        small = with_layers(plan, chosen, build_graph(AllPasses(), layout, bench.communication))
-        columns = bench.run_passes(small)
-        for stage, layers in enumerate(small.cuts if columns else ()):
-            here = [kinds[chosen[layer]] for layer in layers]
-            row = [1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))]
-            for name in _passes_of(stage, layout, bench):
-                tasks = tasks_of(small.graph, PASSES[name], stage)
-                points[name].append((row, durations(columns, tasks)))
-    if not points["forward"]:  # only the first process knows the times of all
+
+    def seconds(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+        if bench.job.uses_gpu:
+            return device_seconds(graph, columns, tasks, is_shared=bench.is_shared)
+        return durations(columns, tasks)
+
+    known = _by_layer(plan, bench, MICROBATCHES, bench.run_passes, seconds)
+    if not known:
         return {}
-    known = {name: least_squares(*zip(*each, strict=True)) for name, each in points.items()}
-    sizes = _sizes(plan)
+    runs, sizes = _runs(kinds_of(plan)), _sizes(plan)
     measured = [
         {
             "count": count,
@@ -83,6 +87,68 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
         for (kind, count), first in zip(runs, _firsts(runs), strict=True)
     ]
     return {"layers": measured, "passes": {name: costs[0] for name, costs in known.items()}}
+
+
+def measure_launching(plan: Plan, bench: Bench) -> Profile:
+    """Seconds in which a GPU's host launches passes, as those of layers, and any other task.
+
+    A host that launches steps one after another may wait for a full queue; one that begins each of
+    few micro-batches when the device is done has slept before. What takes less time counts.
+    """
+    if not bench.job.uses_gpu:
+        return {}
+    of_host = partial(host_seconds, is_shared=bench.is_shared)
+    others: list[float] = []
+
+    def seconds(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+        others.append(of_host(graph, columns, np.flatnonzero(~graph.is_compute).tolist()))
+        return of_host(graph, columns, tasks)
+
+    one_by_one = partial(bench.run_passes, one_by_one=True)
+    ways = [
+        _by_layer(plan, bench, MICROBATCHES, bench.run_passes, seconds),
+        _by_layer(plan, bench, FEW, one_by_one, seconds),
+    ]
+    if not others:
+        return {}
+    kinds = kinds_of(plan)
+    passes = {}
+    for name in PASSES:
+        whole = [way[name][0] + sum(way[name][1 + kind] for kind in kinds) for way in ways]
+        fixed, *layers = ways[int(np.argmin(whole))][name]
+        passes[name] = {"fixed": fixed, "layers": [layers[kind] for kind, _ in _runs(kinds)]}
+    common = {"shared": int(bench.is_shared), "others": float(np.median(others))}
+    return {"launching": common | passes}
+
+
+def _by_layer(
+    plan: Plan,
+    bench: Bench,
+    microbatches: int,
+    run: Callable[[Plan], list[Seconds]],
+    seconds: SecondsOf,
+) -> dict[str, list[float]]:
+    """Seconds of each kind of pass: of a stage, and of a layer of each kind.
+
+    Only the first process knows the times of all.
+    """
+    ranks = plan.graph.layout.pp
+    kinds, chosen = kinds_of(plan), chosen_layers(plan)
+    points: dict[str, list[tuple[list[float], float]]] = {name: [] for name in PASSES}
+    finest = len(chosen) // ranks
+    for stages in (finest, max(1, finest // COARSE)):
+        layout = Layout(ranks, microbatches, stages)
+        small = with_layers(plan, chosen, build_graph(AllPasses(), layout, bench.communication))
+        columns = run(small)
+        for stage, layers in enumerate(small.cuts if columns else ()):
+            here = [kinds[chosen[layer]] for layer in layers]
+            row = [1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))]
+            for name in _passes_of(stage, layout, bench):
+                tasks = tasks_of(small.graph, PASSES[name], stage)
+                points[name].append((row, seconds(small.graph, columns, tasks)))
+    if not points["forward"]:
+        return {}
+    return {name: least_squares(*zip(*each, strict=True)) for name, each in points.items()}
 
 
 def _passes_of(stage: int, layout: Layout, bench: Bench) -> Sequence[str]:

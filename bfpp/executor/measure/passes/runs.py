@@ -72,6 +72,11 @@ class Bench:
         return self.job.backend is BackendName.TORCH_PIPELINING
 
     @property
+    def is_shared(self) -> bool:
+        """True if all ranks and replicas are of one process."""
+        return self.job.backend is BackendName.LOCAL
+
+    @property
     def communication(self) -> Communication:
         """The communication of runs of passes: transfers as that runtime posts them."""
         return Communication(p2p=P2P.POSTED if self.interprets else P2P.CHANNELS)
@@ -81,15 +86,20 @@ class Bench:
         backend = BackendName.CPU if self.interprets else self.job.backend
         return self._run(plan, replace(self.job, backend=backend))
 
-    def run_passes(self, plan: Plan) -> list[Seconds]:
-        """The same, by the runtime that is measured; of PyTorch's, the times of passes alone."""
-        return self._run(plan, self.job)
+    def run_passes(self, plan: Plan, *, one_by_one: bool = False) -> list[Seconds]:
+        """The same, by the runtime that is measured; of PyTorch's, the times of passes alone.
 
-    def _run(self, plan: Plan, job: Job) -> list[Seconds]:
+        `one_by_one`, a step is not begun before the device is done with the one before it.
+        """
+        return self._run(plan, self.job, one_by_one)
+
+    def _run(self, plan: Plan, job: Job, one_by_one: bool = False) -> list[Seconds]:
         steps = range(WARM_UP + self.effort.steps)
         with connected(self.context, plan, job, self.clock_offset) as trainer:
-            for _ in watched(self.context, trainer, steps):
-                pass
+            together = 1 if one_by_one else len(steps)
+            for first in steps[::together]:
+                for _ in watched(self.context, trainer, steps[first : first + together]):
+                    pass
             return trainer.columns_of_all()[-self.effort.steps :]
 
 

@@ -8,7 +8,8 @@ several hosts, channels are between these, and their ports are shared
 Gathers, reductions, norms and updates take a fixed time, and a time for each
 parameter. What the executor takes to begin a task is added to each: more if
 the task waits for one of another lane (a cross-stream wait), and if its rank's thread posts ends
-of transfers before it.
+of transfers before it. A step takes at least what the busiest host needs to launch its tasks,
+where that was measured.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Seconds
+from bfpp.schedules.operations.operations import compute_steps
 from bfpp.sim.costs.communication.host_ports import WIDTH
-from bfpp.sim.costs.measured_step import FIELD, MeasuredSeconds, MeasuredStep, Numbers
+from bfpp.sim.costs.measured_step import (
+    FIELD,
+    ByLayer,
+    LaunchedStep,
+    Launching,
+    MeasuredSeconds,
+    MeasuredStep,
+    Numbers,
+)
+from bfpp.sim.costs.power import within_power
 from bfpp.sim.costs.prices import PRICES
 from bfpp.sim.engines.cost_model import Costs, fixed_costs
 from bfpp.sim.presets.file_kinds import PROFILE, require_kind
@@ -35,10 +46,13 @@ CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
 DISPATCH = ("next", "wake", "post")
 HOST = ("processes", "out", "into")
+OTHERS = ("shared", "others")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
-OF_HOSTS, OF_COPIES, OF_MUON = "hosts", "copies", "muon"
-"""Parts of several hosts, of ranks that hold copies of stages in pairs, and of Muon."""
+OF_HOSTS, OF_COPIES, OF_MUON, OF_GPUS = "hosts", "copies", "muon", "launching"
+"""Parts of several hosts, of ranks that hold copies of stages in pairs, of Muon, and of GPUs."""
+
+FURTHER = OF_HOSTS, OF_COPIES, OF_MUON, OF_GPUS
 
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
@@ -52,7 +66,7 @@ MATRICES = (
 )  # fmt: skip
 """The algorithms of operations on Muon's matrices: seconds of each layer, and fixed ones."""
 
-WHOLE = frozenset({"count", "sender", "receiver", "processes", *RUN})
+WHOLE = frozenset({"count", "sender", "receiver", "processes", "shared", *RUN})
 LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size", "processes"), 1)
 MORE_THAN_NOTHING = ("bandwidth", "out", "into")
 MOST_LAYERS = 1_000_000
@@ -72,9 +86,24 @@ class ProfiledCosts(MeasuredSeconds):
             seconds[tasks], moved[tasks], ports[tasks] = load
         lag = np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
         lag += self.dispatch["post"] * graph.ends_posted_before
-        if step.ports is None:
-            return fixed_costs(seconds + lag)
-        return Costs(seconds + lag, moved, ports, step.ports.bandwidth)
+        costs = fixed_costs(seconds + lag)
+        if step.ports is not None:
+            costs = Costs(seconds + lag, moved, ports, step.ports.bandwidth)
+        if self.launching is None:
+            return costs
+        return within_power(graph, costs, _host_seconds(self, graph, self.launching)).costs
+
+
+def _host_seconds(profile: MeasuredSeconds, graph: TaskGraph, launching: Launching) -> float:
+    """Seconds in which the busiest host launches the tasks of a step."""
+    step, seconds = LaunchedStep(profile, graph, launching), np.full(len(graph), launching.others)
+    for operation, tasks in graph.by_operation():
+        if operation in compute_steps():
+            seconds[tasks] = PRICES[operation].measured_load(step, tasks).seconds
+    if launching.is_shared:
+        return profile.replicas * float(seconds.sum())
+    ranks = range(graph.layout.pp)
+    return float(max(seconds[graph.rank_tasks.of(rank)].sum() for rank in ranks))
 
 
 def _waits_for_another_lane(graph: TaskGraph) -> Flags:
@@ -98,7 +127,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     """The profile of a file's contents; raises like `load_profile`."""
     require_kind(FIELD, name, table, PROFILE)
     table = {key: value for key, value in table.items() if key != "format"}
-    further = tuple(part for part in (OF_HOSTS, OF_COPIES, OF_MUON) if part in table)
+    further = tuple(part for part in FURTHER if part in table)
     _require(name, table, PARTS + further)
     kinds = [
         _numbers(f"{name}: layer {number}", each, LAYER)
@@ -127,6 +156,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
         ),
         copies=lines.get(OF_COPIES, {}),
         muon=_of_matrices(name, table[OF_MUON], kinds) if OF_MUON in table else {},
+        launching=_launching(name, table[OF_GPUS], kinds) if OF_GPUS in table else None,
     )
 
 
@@ -142,26 +172,34 @@ def _lines(name: str, part: str, table: Table) -> dict[str, Numbers]:
     return {way: _numbers(f"{name}: {part}: {way}", table[way], LINE) for way in DATA}
 
 
-def _of_matrices(
-    name: str, table: Table, kinds: Sequence[Numbers]
-) -> dict[str, tuple[float, Seconds]]:
-    """Of each algorithm, the fixed seconds, and those of each layer."""
+def _of_matrices(name: str, table: Table, kinds: Sequence[Numbers]) -> ByLayer:
+    """Seconds of each algorithm on Muon's matrices."""
     _require(f"{name}: {OF_MUON}", table, MATRICES)
-    found = {}
-    for way in MATRICES:
-        where = f"{name}: {OF_MUON}: {way}"
-        _require(where, table[way], ("fixed", "layers"))
-        layers = _list(where, table[way], "layers")
-        if len(layers) != len(kinds):
-            raise InvalidConfiguration(
-                FIELD, f"{where}: layers must have {len(kinds)} numbers, as many as there are kinds"
-            )
-        numbers = {f"kind {number}": each for number, each in enumerate(layers)}
-        fixed, *each = _numbers(
-            where, {"fixed": table[way]["fixed"]} | numbers, ["fixed", *numbers]
-        ).values()
-        found[way] = fixed, np.repeat(each, [int(kind["count"]) for kind in kinds])
-    return found
+    return {way: _by_layer(f"{name}: {OF_MUON}: {way}", table[way], kinds) for way in MATRICES}
+
+
+def _launching(name: str, table: Table, kinds: Sequence[Numbers]) -> Launching:
+    """Seconds of a host; those of passes are told from all other keys."""
+    where = f"{name}: {OF_GPUS}"
+    _require(where, table, (*OTHERS, *PASSES))
+    others = _numbers(where, {key: table[key] for key in OTHERS}, OTHERS)
+    passes = {kind: _by_layer(f"{where}: {kind}", table[kind], kinds) for kind in PASSES}
+    return Launching(passes, others["others"], bool(others["shared"]))
+
+
+def _by_layer(where: str, table: Table, kinds: Sequence[Numbers]) -> tuple[float, Seconds]:
+    """Fixed seconds, and those of each layer."""
+    _require(where, table, ("fixed", "layers"))
+    layers = _list(where, table, "layers")
+    if len(layers) != len(kinds):
+        raise InvalidConfiguration(
+            FIELD, f"{where}: layers must have {len(kinds)} numbers, as many as there are kinds"
+        )
+    numbers = {f"kind {number}": each for number, each in enumerate(layers)}
+    fixed, *each = _numbers(
+        where, {"fixed": table["fixed"]} | numbers, ["fixed", *numbers]
+    ).values()
+    return fixed, np.repeat(each, [int(kind["count"]) for kind in kinds])
 
 
 def _list(name: str, table: Table, key: str) -> list[Any]:

@@ -19,6 +19,8 @@ UNITS = {
     "data": "seconds, and seconds for each parameter",
     "copies": "the same where two ranks hold copies of the same stages",
     "muon": "fixed seconds of Muon's matrices, and those of a layer of each kind",
+    "launching": "seconds of a host to launch a pass, fixed and of a layer of each kind; others: "
+    "any other task; shared: 1 where one host has all ranks and replicas",
     "dispatch": "seconds to launch a task: after another on its lane, or after a cross-lane wait; "
     "and of a rank's thread of passes, to post an end of a transfer",
 }

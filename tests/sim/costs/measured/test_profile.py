@@ -22,8 +22,9 @@ from bfpp.schedules import (
     Sharding,
     build_graph,
 )
-from bfpp.sim.costs.measured.profile import DATA, MATRICES, load_profile, read_profile
+from bfpp.sim.costs.measured.profile import DATA, MATRICES, PASSES, load_profile, read_profile
 from bfpp.sim.costs.measured.profile_file import as_toml, inline
+from bfpp.sim.costs.power import TOLERANCE
 from bfpp.sim.engines.engines import simulate
 from tests.helpers.strategies import configurations
 
@@ -208,6 +209,41 @@ def test_a_thread_that_posts_transfers_begins_its_passes_later():
     assert not lag[~graph.is_compute].any()
 
 
+def launching(of_pass: float, of_layer: float, *, shared: int):
+    """A host that takes as long for each kind of pass."""
+    each = {"fixed": of_pass, "layers": [of_layer] * 3}
+    return {"shared": shared, "others": 0.5, **dict.fromkeys(PASSES, each)}
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_a_step_takes_as_long_as_its_busiest_host(shared):
+    graph = build_graph("gpipe", Layout(2, 3), Communication(Sharding.FULL))
+    alone = simulate(graph, read_profile("bench", PROFILE))
+    passes = 3 * 2 * (1.0 + 33 * 8.0)  # forward and backward, of 33 layers each
+    tasks = [len(graph.rank_tasks.of(rank)) - 6 for rank in range(2)]
+    expected = max(passes + 0.5 * each for each in tasks)
+    if shared:
+        expected = 2 * (2 * passes + 0.5 * (len(graph) - 12))  # of two replicas
+    slow = read_profile("bench", changed(launching=launching(1.0, 8.0, shared=shared)))
+    timeline = simulate(graph, slow)
+    assert alone.step_time < timeline.step_time
+    assert timeline.step_time == pytest.approx(expected, rel=TOLERANCE)
+    fast = read_profile("bench", changed(launching=launching(0.1, 0.1, shared=shared)))
+    assert simulate(graph, fast).step_time == alone.step_time
+    transfers = graph.is_transfer
+    assert timeline.duration[transfers] == pytest.approx(alone.duration[transfers])
+
+
+def test_a_pass_of_a_slice_has_as_many_kernels_as_a_whole_one():
+    graphs = [
+        build_graph("1f1b", Layout(2, 2)),
+        build_graph("seq1f1b", Layout(2, 4, slices=2)),
+    ]
+    host = changed(launching=launching(100.0, 100.0, shared=1) | {"others": 0.0})
+    whole, halves = (simulate(each, read_profile("bench", host)).step_time for each in graphs)
+    assert halves == pytest.approx(2 * whole, rel=2 * TOLERANCE)
+
+
 def test_profiles_of_earlier_versions_know_nothing_of_posts():
     before = {"next": 0.125, "wake": 2.0}
     assert read_profile("bench", changed(dispatch=before)).dispatch == {**before, "post": 0.0}
@@ -257,6 +293,15 @@ BROKEN = [
     (
         {"muon": MUON | {"orthogonalise": {"fixed": 1.0, "layers": [1.0, -1.0, 0.0]}}},
         "muon: orthogonalise: kind 1 must be at least 0, not -1",
+    ),
+    ({"launching": {"shared": 1}}, "launching: the key 'backward' is missing"),
+    (
+        {"launching": launching(1.0, 1.0, shared=1) | {"others": "much"}},
+        "launching: others must be at least 0, not 'much'",
+    ),
+    (
+        {"launching": launching(1.0, 1.0, shared=1) | {"forward": {"fixed": 1.0}}},
+        "launching: forward: the key 'layers' is missing",
     ),
     ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 1, not 'two'"),
 ]
