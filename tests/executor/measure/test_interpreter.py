@@ -11,14 +11,14 @@ import pytest
 from bfpp.api.running.jobs import job_of
 from bfpp.executor.measure.passes import Bench, Effort, Profile, measure
 from bfpp.executor.measure.passes.compute import AllPasses
-from bfpp.executor.measure.passes.interpreter import line_of, work
+from bfpp.executor.measure.passes.interpreter import arrivals, line_of, slower, work
 from bfpp.executor.processes import ProcessContext, launch
 from bfpp.executor.settings import Activations, BackendName
 from bfpp.executor.train.connect import init_process_group
 from bfpp.executor.train.job import Job
 from bfpp.executor.train.measured_timeline import END, POSTED, START
 from bfpp.launchers.own.model import transformer_source
-from bfpp.schedules import P2P, Communication, Layout, build_graph
+from bfpp.schedules import P2P, Communication, Layout, TaskGraph, build_graph
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
@@ -89,3 +89,33 @@ def test_work_between_passes_is_by_the_ends_that_are_posted_there() -> None:
     assert len(Counter(ends for ends, _ in points)) > 1
     line = line_of(points)
     assert (line.fixed, line.slope) == pytest.approx((0.25, 0.5))
+
+
+def test_a_transfer_takes_from_when_both_ends_are_posted_to_the_pass_that_waits_for_it() -> None:
+    plan = replace(job().plan(), graph=GRAPH)
+    passes = Communicated(GRAPH, {(0, 1): 0.25, (1, 0): 0.5}).columns
+    found = [*arrivals(plan, passes)]
+    sizes = {form.values.shape.bytes for form in plan.forms[:-1]}
+    assert {(channel, seconds) for channel, _, seconds in found} == {((0, 1), 0.25), ((1, 0), 0.5)}
+    assert {sent for _, sent, _ in found} == sizes
+
+
+class Communicated:
+    """Passes of a second, and transfers whose seconds are known by their channel."""
+
+    def __init__(self, graph: TaskGraph, seconds: dict[tuple[int, int], float]) -> None:
+        lanes = dict.fromkeys(range(len(graph.lanes)), 0.0)
+        self.columns = np.zeros((4, len(graph)))
+        for task in graph.tasks():
+            end = self.columns[END, [*task.dependencies]].max(initial=0.0)
+            start = max(end, lanes[task.lane])
+            taken = seconds[task.rank, task.peer] if task.peer >= 0 else 1.0
+            self.columns[:, task.number] = start, start, start, start + taken
+            lanes[task.lane] = start + taken
+
+
+def test_a_channel_is_no_faster_in_runs_than_alone() -> None:
+    channel = {"sender": 0, "receiver": 1, "latency": 1.0, "bandwidth": 100.0}
+    assert slower(channel, []) == channel
+    assert slower(channel, [(100, 1.5), (200, 2.5)]) == channel
+    assert slower(channel, [(100, 4.0), (200, 6.0)]) == {**channel, "latency": 3.5}

@@ -56,7 +56,7 @@ def measure(bench: Bench, mocked: Mapping[str, float] | None = None) -> Profile 
         bench.context.send({"what": what})
         profile |= part(plan, bench)
     if bench.interprets:
-        profile["dispatch"] = interpreted(plan, bench, profile["dispatch"])
+        profile |= interpreted(plan, bench, profile)
     return profile if bench.context.is_first else None
 
 
