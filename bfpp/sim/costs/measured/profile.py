@@ -49,10 +49,8 @@ HOST = ("processes", "out", "into")
 OTHERS = ("shared", "others")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
-OF_HOSTS, OF_COPIES, OF_MUON, OF_GPUS = "hosts", "copies", "muon", "launching"
+FURTHER = OF_HOSTS, OF_COPIES, OF_MUON, OF_GPUS = "hosts", "copies", "muon", "launching"
 """Parts of several hosts, of ranks that hold copies of stages in pairs, of Muon, and of GPUs."""
-
-FURTHER = OF_HOSTS, OF_COPIES, OF_MUON, OF_GPUS
 
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
@@ -179,7 +177,7 @@ def _of_matrices(name: str, table: Table, kinds: Sequence[Numbers]) -> ByLayer:
 
 
 def _launching(name: str, table: Table, kinds: Sequence[Numbers]) -> Launching:
-    """Seconds of a host; those of passes are told from all other keys."""
+    """Seconds of a host to launch passes, and others."""
     where = f"{name}: {OF_GPUS}"
     _require(where, table, (*OTHERS, *PASSES))
     others = _numbers(where, {key: table[key] for key in OTHERS}, OTHERS)
