@@ -96,7 +96,8 @@ UNSEEN_MEANS = (
 
 SHIPPED = (
     "Mean error, bias, largest, memory: what `bfpp validate SOURCE` says, with the shipped "
-    "presets (the paper's runs: `bfpp validate bfpp/paper/measurements.csv`)."
+    "presets (the paper's runs: `bfpp validate bfpp/paper/measurements.csv`). Of torchtitan, "
+    "memory is what PyTorch's allocator had reserved at most, which is predicted too small."
 )
 
 LEFT_OUT = (
@@ -161,6 +162,10 @@ class Run:
         return Deviation(machine, site, self.kind, distance, spread)
 
 
+PEAKS = ("memory_gb", "memory_largest_gb", "memory_reserved_gb")
+"""Measured memory whose errors count."""
+
+
 def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None) -> list[Run]:
     found = []
     for row in rows:
@@ -174,7 +179,7 @@ def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None
             other = simulate(case.graph, without)
             spread_left_out = constants_spread(other, without, fitted=False)
         device = physical.cluster.device
-        memory = [name for name in ("memory_gb", "memory_largest_gb") if name in row.measured]
+        memory = [name for name in PEAKS if name in row.measured]
         predicted = predict(timeline, physical) if memory else {}
         errors = [100 * (predicted[name] / row.measured[name] - 1) for name in memory]
         bubble = (layout.pp - 1) / (layout.microbatches * layout.loops)

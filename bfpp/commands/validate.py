@@ -17,7 +17,13 @@ from bfpp.sim.costs.measured.profile import load_profile
 from bfpp.sim.experiment.values import OPTIONS
 from bfpp.sim.measurements.measured_tables import COLUMNS_IN_WORDS
 from bfpp.sim.measurements.published import sources, table_path
-from bfpp.sim.measurements.validation import Comparison, compare, coverage, mean_absolute_error
+from bfpp.sim.measurements.validation import (
+    ANY_MEMORY,
+    Comparison,
+    compare,
+    coverage,
+    mean_absolute_error,
+)
 from bfpp.terminal.error_lines import blaming
 from bfpp.terminal.outputs import Output, add_force_argument
 from bfpp.terminal.printing import counted, print_json, print_table
@@ -39,7 +45,7 @@ class Value(NamedTuple):
 COMPARED = {
     "step_seconds": Value("step time", "step time", in_words),
     "tflops_per_gpu": Value("TFLOP/s", "throughput", "{:.1f}".format),
-    "memory_gb": Value("memory", "memory", "{:.1f}".format),
+    ANY_MEMORY: Value("memory", "memory", "{:.1f}".format),
 }
 
 
@@ -90,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
                 "rows": [each.record for each in comparisons],
                 "step_time_mape": mean_absolute_error(comparisons, "step_seconds"),
                 "throughput_mape": mean_absolute_error(comparisons, "tflops_per_gpu"),
-                "memory_mape": mean_absolute_error(comparisons, "memory_gb"),
+                "memory_mape": mean_absolute_error(comparisons, ANY_MEMORY),
                 "coverage": coverage(comparisons),
             }
         )
@@ -150,15 +156,15 @@ def _print(comparisons: Sequence[Comparison]) -> None:
 
 def _compared_of(each: Comparison) -> tuple[str, ...]:
     """Values shown of a row: by a profile there is only the step time."""
-    return ("tflops_per_gpu", "memory_gb") if each.physical else ("step_seconds",)
+    return ("tflops_per_gpu", ANY_MEMORY) if each.physical else ("step_seconds",)
 
 
 def _cells(each: Comparison, name: str) -> list[str]:
     """The measured and predicted value, and the error; dashes for what is missing."""
     if name not in _compared_of(each):
         return ["-", "-"]
-    shown, predicted = COMPARED[name].shown, each.predicted[name]
-    measured = each.measured_value(name)
+    shown, name = COMPARED[name].shown, each.name_of(name)
+    predicted, measured = each.predicted[name], each.measured_value(name)
     if measured is None:
         return [f"- / {shown(predicted)}", "-"]
     return [f"{shown(measured)} / {shown(predicted)}", f"{each.error(name):+.1f} %"]

@@ -36,8 +36,11 @@ WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
 
 TIMES = (*WORK, "step_seconds")
 
-MEMORY = ("memory_gb", "memory_min_gb", "memory_largest_gb")
+MEMORY = ("memory_gb", "memory_min_gb", "memory_largest_gb", "memory_reserved_gb")
 MEASURED = (*TIMES, *MEMORY)
+ANY_MEMORY = "memory"
+"""The one of these that a row has; the first where it has none."""
+
 NO_PIPELINE = "no-pipeline"
 
 
@@ -174,6 +177,12 @@ class Comparison:
         """Interval of 80 % of measured step times."""
         return interval(self.timeline, self.physical) if self.physical else None
 
+    def name_of(self, value: str) -> str:
+        """The name of a value in this row: of any memory, that of the one which was measured."""
+        if value != ANY_MEMORY:
+            return value
+        return next((each for each in MEMORY if each in self.measured.measured), MEMORY[0])
+
     def measured_value(self, name: str) -> float | None:
         """The measured value, if there is one."""
         if name == "step_seconds":
@@ -184,6 +193,7 @@ class Comparison:
 
     def error(self, name: str) -> float:
         """Error of the prediction, in per cent; NaN where nothing was measured."""
+        name = self.name_of(name)
         measured = self.measured_value(name)
         return 100 * (float(self.predicted[name]) / measured - 1) if measured else math.nan
 

@@ -222,6 +222,25 @@ def test_a_table_needs_only_what_it_is_used_for(capsys, tmp_path, monkeypatch):
     assert found[0]["error_step_time"] == pytest.approx(100 * (predicted / 2.0 - 1))
 
 
+def test_reserved_memory_is_compared_where_that_is_what_was_measured(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    one = {"model": "llama3-8b", "cluster": "dgx-h100", "schedule": "1f1b", "dp": 8}
+    one |= {"implementation": "torchtitan", "sharding": "full", "step_seconds": 1.0}
+    path, records = tmp_path / "measured.csv", {}
+    for name in ("memory_largest_gb", "memory_reserved_gb"):
+        row = {**one, name: 50.0}
+        path.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+        assert main(["validate", str(path), "--json"]) == 0
+        records[name] = record = json.loads(capsys.readouterr().out)
+        (only,) = record["rows"]
+        assert only["error"][name] == pytest.approx(100 * (only["prediction"][name] / 50.0 - 1))
+        assert record["memory_mape"] == pytest.approx(abs(only["error"][name]))
+        assert main(["validate", str(path)]) == 0
+        assert f"50.0 / {only['prediction'][name]:.1f}" in capsys.readouterr().out
+    allocated, reserved = (each["rows"][0]["prediction"][name] for name, each in records.items())
+    assert allocated < reserved
+
+
 def test_a_row_may_leave_its_micro_batches_to_its_batch(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(
