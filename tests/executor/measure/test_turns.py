@@ -76,9 +76,9 @@ def test_passes_sleep_in_the_runtime_of_pytorch_too():
     work = Jobs(jobs, InTurn([0, 1]), 2, 1, QUICK, None)
     assert launch(take_turns, work, 2, on_message=heard.append) == 2
     whole, halves = (each["seconds"] for each in heard if each["event"] == "turn")
-    slots = 2 * 4 + 2  # of passes, each as long as another
-    assert slots * SECONDS < min(whole) < 3 * slots * SECONDS
-    assert (3 * 4 + 1) * SECONDS - 1e-3 < min(halves) < 3 * 14 * SECONDS
+    slots = 2 * 4 + 2  # of passes, each as long as another; other work makes all of them late
+    assert slots * SECONDS < min(whole) < 10 * slots * SECONDS
+    assert (3 * 4 + 1) * SECONDS - 1e-3 < min(halves) < 10 * 14 * SECONDS
 
 
 @given(st.integers(2, 9))
