@@ -1,4 +1,4 @@
-"""Seconds of hosts and of devices, told apart by when tasks were posted and when they began."""
+"""Host time and device time of tasks, from when these were posted and when they started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAPH = build_graph("gpipe", Layout(1, 6, 1))
 def step_of(graph: TaskGraph, host: Seconds, device: Seconds, idle: float = 0.0) -> Seconds:
     """A step whose host posts task after task, to a device that runs what was posted.
 
-    Kernels are launched as the host posts a task, so that it ends no sooner than all are.
+    The host launches kernels while it posts a task, which cannot end before the last launch.
     """
     columns = np.empty((1, 4, len(graph)))
     posted, free = 0.0, idle
@@ -35,7 +35,7 @@ seconds = st.floats(0.01, 10.0)
 
 
 @given(seconds, seconds, st.integers(0, 50))
-def test_a_host_and_its_device_are_told_apart(host: float, device: float, idle: int) -> None:
+def test_host_time_and_device_time_are_separated(host: float, device: float, idle: int) -> None:
     hosts, devices = (np.full(len(GRAPH), each) for each in (host, device))
     steps = [step_of(GRAPH, hosts, devices, idle=float(idle))] * 2
     passes = np.flatnonzero(GRAPH.is_compute)[1:].tolist()

@@ -15,11 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bfpp.executor.measure.passes.communication import measure_data, measure_transfers
-from bfpp.executor.measure.passes.compute import (
-    measure_compute,
-    measure_launching,
-    mocked_compute,
-)
+from bfpp.executor.measure.passes.compute import measure_compute, mocked_compute
 from bfpp.executor.measure.passes.interpreter import interpreted
 from bfpp.executor.measure.passes.matrices import measure_matrices
 from bfpp.executor.measure.passes.network import measure_network
@@ -73,11 +69,10 @@ def _run(plan: Plan) -> dict[str, int]:
     }
 
 
-COMPUTE, LAUNCHING = "compute", "launching"
+COMPUTE = "compute"
 
 PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
     COMPUTE: measure_compute,
-    LAUNCHING: measure_launching,
     "transfers": measure_transfers,
     "gathers and reductions": measure_data,
     "matrices": measure_matrices,

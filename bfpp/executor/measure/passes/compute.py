@@ -50,6 +50,9 @@ FEW = 2
 SecondsOf = Callable[[TaskGraph, Sequence[Seconds], Sequence[int]], float]
 """Seconds of one of some tasks of a graph, by the columns of steps."""
 
+ByLayer = dict[str, list[float]]
+"""Seconds of each kind of pass: of a stage, and of a layer of each kind."""
+
 
 class AllPasses(BreadthFirst):
     """Every second backward pass in halves; the weight halves of a stage come last."""
@@ -66,14 +69,23 @@ class AllPasses(BreadthFirst):
 
 
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
-    """Seconds of the passes of each layer, and of a stage in addition to its layers."""
+    """Seconds of the passes of each layer, and of a stage in addition to its layers.
 
-    def seconds(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
-        if bench.job.uses_gpu:
-            return device_seconds(graph, columns, tasks, is_shared=bench.is_shared)
-        return durations(columns, tasks)
+    On a GPU also those in which its host launches passes, and any other task.
+    """
+    if bench.job.uses_gpu:
+        return _measure_gpu(plan, bench)
+    [known] = _by_layer(plan, bench, MICROBATCHES, bench.run_passes, [_durations])
+    return _profile(plan, known)
 
-    known = _by_layer(plan, bench, MICROBATCHES, bench.run_passes, seconds)
+
+def _durations(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+    del graph
+    return durations(columns, tasks)
+
+
+def _profile(plan: Plan, known: ByLayer) -> Profile:
+    """The parts of a profile; none in processes that do not know the times of all."""
     if not known:
         return {}
     runs, sizes = _runs(kinds_of(plan)), _sizes(plan)
@@ -89,36 +101,33 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
     return {"layers": measured, "passes": {name: costs[0] for name, costs in known.items()}}
 
 
-def measure_launching(plan: Plan, bench: Bench) -> Profile:
-    """Seconds in which a GPU's host launches passes, as those of layers, and any other task.
+def _measure_gpu(plan: Plan, bench: Bench) -> Profile:
+    """Device time and host time, from the same steps.
 
     A host that launches steps one after another may wait for a full queue; one that begins each of
     few micro-batches when the device is done has slept before. What takes less time counts.
     """
-    if not bench.job.uses_gpu:
-        return {}
+    on_device = partial(device_seconds, is_shared=bench.is_shared)
     of_host = partial(host_seconds, is_shared=bench.is_shared)
     others: list[float] = []
 
-    def seconds(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+    def launching(graph: TaskGraph, columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
         others.append(of_host(graph, columns, np.flatnonzero(~graph.is_compute).tolist()))
         return of_host(graph, columns, tasks)
 
     one_by_one = partial(bench.run_passes, one_by_one=True)
-    ways = [
-        _by_layer(plan, bench, MICROBATCHES, bench.run_passes, seconds),
-        _by_layer(plan, bench, FEW, one_by_one, seconds),
-    ]
-    if not others:
+    known, many = _by_layer(plan, bench, MICROBATCHES, bench.run_passes, [on_device, launching])
+    [few] = _by_layer(plan, bench, FEW, one_by_one, [launching])
+    if not known:
         return {}
-    kinds = kinds_of(plan)
-    passes = {}
+    kinds, passes = kinds_of(plan), {}
     for name in PASSES:
-        whole = [way[name][0] + sum(way[name][1 + kind] for kind in kinds) for way in ways]
-        fixed, *layers = ways[int(np.argmin(whole))][name]
+        ways = many[name], few[name]
+        whole = [way[0] + sum(way[1 + kind] for kind in kinds) for way in ways]
+        fixed, *layers = ways[int(np.argmin(whole))]
         passes[name] = {"fixed": fixed, "layers": [layers[kind] for kind, _ in _runs(kinds)]}
     common = {"shared": int(bench.is_shared), "others": float(np.median(others))}
-    return {"launching": common | passes}
+    return _profile(plan, known) | {"launching": common | passes}
 
 
 def _by_layer(
@@ -126,15 +135,13 @@ def _by_layer(
     bench: Bench,
     microbatches: int,
     run: Callable[[Plan], list[Seconds]],
-    seconds: SecondsOf,
-) -> dict[str, list[float]]:
-    """Seconds of each kind of pass: of a stage, and of a layer of each kind.
-
-    Only the first process knows the times of all.
-    """
+    seconds: Sequence[SecondsOf],
+) -> list[ByLayer]:
+    """By each of `seconds`, those of the passes; only the first process knows the times of all."""
     ranks = plan.graph.layout.pp
     kinds, chosen = kinds_of(plan), chosen_layers(plan)
-    points: dict[str, list[tuple[list[float], float]]] = {name: [] for name in PASSES}
+    rows: dict[str, list[list[float]]] = {name: [] for name in PASSES}
+    taken: dict[str, list[list[float]]] = {name: [] for name in PASSES}
     finest = len(chosen) // ranks
     for stages in (finest, max(1, finest // COARSE)):
         layout = Layout(ranks, microbatches, stages)
@@ -145,10 +152,14 @@ def _by_layer(
             row = [1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))]
             for name in _passes_of(stage, layout, bench):
                 tasks = tasks_of(small.graph, PASSES[name], stage)
-                points[name].append((row, seconds(small.graph, columns, tasks)))
-    if not points["forward"]:
-        return {}
-    return {name: least_squares(*zip(*each, strict=True)) for name, each in points.items()}
+                rows[name].append(row)
+                taken[name].append([each(small.graph, columns, tasks) for each in seconds])
+    if not rows["forward"]:
+        return [{} for _ in seconds]
+    return [
+        {name: least_squares(rows[name], [each[way] for each in taken[name]]) for name in PASSES}
+        for way in range(len(seconds))
+    ]
 
 
 def _passes_of(stage: int, layout: Layout, bench: Bench) -> Sequence[str]:
