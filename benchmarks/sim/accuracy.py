@@ -97,7 +97,7 @@ UNSEEN_MEANS = (
 SHIPPED = (
     "Mean error, bias, largest, memory: what `bfpp validate SOURCE` says, with the shipped "
     "presets (the paper's runs: `bfpp validate bfpp/paper/measurements.csv`). Of torchtitan, "
-    "memory is what PyTorch's allocator had reserved at most, which is predicted too small."
+    "memory is what PyTorch's allocator had reserved at most, with what it would give back."
 )
 
 LEFT_OUT = (

@@ -18,7 +18,7 @@ def find_peaks(
     tasks: tuple[Integers, Integers, Integers, Integers, Integers],
     rules: tuple[int, int],
     of_operations: Flags,
-    bytes_of_units: tuple[Sizes, Sizes, Sizes, Sizes, Sizes],
+    bytes_of_units: tuple[Sizes, Sizes, Sizes, Sizes, Sizes, Sizes],
     most_saved: Sizes,
     most_transient: Sizes,
 ) -> None:
@@ -27,9 +27,9 @@ def find_peaks(
     `tasks` are columns of a graph: operation, rank, unit, micro-batch and block. `of_operations`
     says of each operation whether it is a compute step, and whether it begins or ends what is
     saved, what halves keep, and what is offloaded. `bytes_of_units` are what passes of each save,
-    keep between halves, restore by a layer, need for a while, and offload: rows over units, columns
-    over costs. `rules` are the slices of a micro-batch, and how many more offloads have begun when
-    one has surely ended.
+    keep between halves, restore by a layer, need for a while, need in addition while they run
+    backward, and offload: rows over units, columns over costs. `rules` are the slices of a
+    micro-batch, and how many more offloads have begun when one has surely ended.
     """
     operation, *_ = tasks
     saved, *_ = bytes_of_units

@@ -17,7 +17,7 @@ from bfpp.schedules.operations.data import HALVED, OFFLOADED, SAVED
 from bfpp.schedules.operations.operations import OPERATIONS, compute_steps, enders, writers
 from tests.helpers.strategies import compared, graphs, order_graphs
 
-NAMES = "saved", "halved", "restored", "transient", "offloaded"
+NAMES = "saved", "halved", "restored", "transient", "gradients", "offloaded"
 OF_DATA = [
     chosen for data in (SAVED, HALVED, OFFLOADED) for chosen in (writers(data), enders(data))
 ]
@@ -71,7 +71,8 @@ def peak_of(
         held["halved", *own] += task.operation in writers(HALVED)
         halves = max(total("halved") - size["restored"][task.unit], 0.0)
         beside = needed if task.block not in (-1, task.number) else 0.0
-        needed = size["transient"][task.unit]
+        is_backward = trains and task.operation not in writers(SAVED)
+        needed = size["transient"][task.unit] + is_backward * size["gradients"][task.unit]
         moments.append((total("saved", "offloaded") + halves, needed + beside))
         held["saved", *own] -= task.operation in enders(SAVED)
         held["halved", *own] -= task.operation in enders(HALVED)
@@ -99,7 +100,7 @@ def test_a_rank_that_computes_nothing_keeps_nothing():
     one = np.zeros(1, dtype=np.int32)
     found = np.empty((2, 3, 1))
     operation = np.array([Operation.FORWARD], dtype=np.int8)
-    find_peaks((operation, one + 1, one, one, one), (1, 1), FLAGS, [np.ones((1, 1))] * 5, *found)
+    find_peaks((operation, one + 1, one, one, one), (1, 1), FLAGS, [np.ones((1, 1))] * 6, *found)
     assert found[..., 0].tolist() == [[0, 0, 0], [0, 1, 0]]
 
 

@@ -167,7 +167,7 @@ def _activations(
 
 def _nothing(plan: Plan) -> UnitActivations:
     nothing: Numbers = np.zeros(plan.graph.layout.units)
-    return UnitActivations(nothing, nothing, nothing, nothing)
+    return UnitActivations(*[nothing] * 6)
 
 
 def _described(plan: Plan, sizes: TransformerSizes) -> UnitActivations:

@@ -27,7 +27,7 @@ static bool same(struct pass one, struct pass other)
 /* Bytes of each unit by each of some costs, those of a unit next to each other. */
 struct sizes {
     int64_t costs;
-    const double *saved, *halved, *restored_layer, *transient, *offloaded;
+    const double *saved, *halved, *restored_layer, *transient, *gradients, *offloaded;
 };
 
 /* What a rank keeps by one of the costs, and when that was most. */
@@ -84,9 +84,11 @@ static void reload(struct rank *here, struct pass own, int64_t ahead, const stru
         here->gone = NO_PASS;
 }
 
-/* Compute a step, `in_block` with the one before it; `is` has the flags of its operation. */
+/* Compute a step, `in_block` with the one before it; `is` has the flags of its operation. A
+ * `backward` pass has gradients, too. */
 static void compute(
-    struct rank *rank, int32_t unit, bool in_block, const bool is[FLAGS], const struct sizes *of)
+    struct rank *rank, int32_t unit, bool in_block, bool backward, const bool is[FLAGS],
+    const struct sizes *of)
 {
     for (int64_t cost = 0; cost < of->costs; cost++) {
         struct kept *here = &rank->kept[cost];
@@ -102,8 +104,8 @@ static void compute(
         /* Rounding may leave a little of what has ended. */
         double kept = here->alive + fmax(here->pending - of->restored_layer[at], 0.0);
         double beside = in_block ? here->needed : 0.0;
-        here->needed = of->transient[at];
-        compare(here, kept, of->transient[at], beside);
+        here->needed = of->transient[at] + (backward ? of->gradients[at] : 0.0);
+        compare(here, kept, here->needed, beside);
         if (is[ENDS_SAVED])
             here->alive -= of->saved[at];
         if (is[ENDS_HALVED])
@@ -157,8 +159,8 @@ int64_t bfpp_find_peaks(
     int64_t tasks, int64_t ranks, int64_t units, int64_t costs, int64_t operations, int64_t slices,
     int64_t ahead, const int8_t *operation, const int32_t *rank, const int32_t *unit, const int32_t *microbatch,
     const int32_t *block, const bool *of_operation, const double *saved, const double *halved,
-    const double *restored_layer, const double *transient, const double *offloaded,
-    double *most_saved, double *most_transient)
+    const double *restored_layer, const double *transient, const double *gradients,
+    const double *offloaded, double *most_saved, double *most_transient)
 {
     if (ahead < 1 || !are_in_range(tasks, operations, ranks, operation, rank))
         return MALFORMED;
@@ -167,7 +169,8 @@ int64_t bfpp_find_peaks(
     bool trains = false;
     for (int64_t task = 0; task < tasks && !trains; task++)
         trains = of_operation[ENDS_SAVED * operations + operation[task]];
-    const struct sizes of = {costs, saved, halved, restored_layer, transient, offloaded};
+    const struct sizes of = {
+        costs, saved, halved, restored_layer, transient, gradients, offloaded};
     int64_t result = 0;
     struct pass *rings;
     struct kept *kept;
@@ -185,6 +188,7 @@ int64_t bfpp_find_peaks(
             result = MALFORMED;
             break;
         }
+        bool backward = trains && !is[SAVES];
         is[SAVES] &= trains;
         struct rank *here = &all[rank[task]];
         if (is[OFFLOADS])
@@ -192,7 +196,7 @@ int64_t bfpp_find_peaks(
         if (is[RELOADS])
             reload(here, own, ahead, &of);
         if (is[COMPUTES])
-            compute(here, own.unit, block[task] >= 0 && block[task] != task, is, &of);
+            compute(here, own.unit, block[task] >= 0 && block[task] != task, backward, is, &of);
     }
     for (int64_t each = 0; each < ranks * costs && !result; each++) {
         most_saved[each] = kept[each].most_saved / (double)slices;

@@ -11,7 +11,7 @@ CORE int64_t bfpp_find_peaks(
     const bool of_operation[7 * operations],
     const double saved[units * costs], const double halved[units * costs],
     const double restored_layer[units * costs], const double transient[units * costs],
-    const double offloaded[units * costs],
+    const double gradients[units * costs], const double offloaded[units * costs],
     double most_saved[ranks * costs], double most_transient[ranks * costs]);
 
 #endif

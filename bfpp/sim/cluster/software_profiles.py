@@ -73,12 +73,14 @@ class Implementation:
     of the hidden state are alive, and one of the width of the MLP's first GEMM.
     `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they add
     to it for GEMMs of experts; with `dummy_gradients`, also a weight's gradient of each
-    shape. Dropping the rows beyond an expert's capacity takes `dropping_seconds` for each
-    token and expert. `narrower_state` is by how much `state_bytes`, or those of fully sharded
-    training, are less where states are not in full precision, or not kept, and `narrower_matrices`
-    by how much those of matrices are less than that, with Muon. Where replicas that share the state
-    update whole matrices (`updates_whole_matrices`), gradients are reduced to these and nothing
-    else is exchanged; else each gathers all of them.
+    shape. `pytorch_loss` says that the loss is PyTorch's own cross-entropy, `frees_gradients` that
+    fully sharded training has whole gradients in backward passes alone, and its shards of them from
+    their first reduction to the update. Dropping the rows beyond an expert's capacity takes
+    `dropping_seconds` for each token and expert. `narrower_state` is by how much `state_bytes`, or
+    those of fully sharded training, are less where states are not in full precision, or not kept,
+    and `narrower_matrices` by how much those of matrices are less than that, with Muon. Where
+    replicas that share the state update whole matrices (`updates_whole_matrices`), gradients are
+    reduced to these and nothing else is exchanged; else each gathers all of them.
     """
 
     name: str
@@ -113,6 +115,8 @@ class Implementation:
     narrower_state: float = 0
     narrower_matrices: float = 0
     updates_whole_matrices: bool = True
+    pytorch_loss: bool = False
+    frees_gradients: bool = False
     eager: bool = False
     dispatch_seconds: float = 0.0
     recomputes_units: bool = False
@@ -280,6 +284,7 @@ FSDP = Implementation(
     **TODAY,
     sequence_parallel=False,
     gradient_bytes=2,
+    frees_gradients=True,
     # PyTorch's for cuBLAS, before Hopper.
     workspace_bytes=2**23,
     dummy_gradients=False,
@@ -304,8 +309,10 @@ TORCHTITAN = Implementation(
     # operation, on logits in full precision (so is the gate here, though it is compiled).
     **{**TODAY, "fused_kernels": False},
     sequence_parallel=True,
+    pytorch_loss=True,
     # Its default: reduced in full precision.
     gradient_bytes=4,
+    frees_gradients=True,
     # PyTorch's for cuBLAS, on Hopper.
     workspace_bytes=2**25,
     dummy_gradients=False,
@@ -329,6 +336,7 @@ BFPP = Implementation(
         "state_bytes": 12,
     },
     sequence_parallel=False,
+    pytorch_loss=True,
     # Those of micro-batches are added up in full precision.
     gradient_bytes=4,
     # PyTorch's for cuBLAS, on Hopper.

@@ -34,7 +34,7 @@ from bfpp.schedules.settings.recomputation import NO_RECOMPUTATION, Recomputatio
 from bfpp.sim.costs.physical import PhysicalCosts
 from bfpp.sim.costs.units.activations import UnitActivations, unit_activations
 from bfpp.sim.costs.units.seconds import UnitSeconds, parts
-from bfpp.sim.memory.device_memory import end_parameters
+from bfpp.sim.memory.gradients_alive import end_parameters
 
 Matrix = npt.NDArray[np.float64]
 """Seconds of a stage, by its first layer and the first one after it."""

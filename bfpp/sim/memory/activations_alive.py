@@ -21,8 +21,9 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations.data import HALVED, OFFLOADED, SAVED, Datum
 from bfpp.schedules.operations.operations import OPERATIONS, compute_steps, enders, writers
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.costs.units.activations import UnitActivations, activations_of_units
+from bfpp.sim.costs.units.activations import UnitActivations
 from bfpp.sim.costs.units.offloading import offloaded_bytes
+from bfpp.sim.memory.gradients_alive import units_alive
 from bfpp.traces.timeline.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
@@ -110,7 +111,8 @@ def passing_of_steps(
     # Rounding may leave a little of what has ended.
     kept = saved.during + np.maximum(halves.during - units.restored_layer[unit] * share, 0.0)
     left = np.maximum(saved.after + halves.after, 0.0)
-    transient = units.transient[unit] * share
+    backward = graph.trains & ~among(operation, writers(SAVED))
+    transient = (units.transient[unit] + backward * units.gradients[unit]) * share
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
     return Passing(kept / slices, transient / slices), left / slices
@@ -141,10 +143,11 @@ def peaks_passing(
                 units.halved,
                 units.restored_layer,
                 units.transient,
+                units.gradients,
                 offloaded_bytes(physical, layout),
             )
             for physical in physicals
-            for units in [activations_of_units(physical, layout)]
+            for units in [units_alive(physical, layout, communication)]
         ],
         axis=-1,
     )
@@ -160,7 +163,7 @@ def peaks_passing(
         ),
         (layout.slices, ahead),
         _of_operations(len(OPERATIONS)),
-        (sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]),
+        (sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]),
         saved,
         transient,
     )

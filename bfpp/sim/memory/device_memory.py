@@ -26,14 +26,20 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Layout, Sharding, TaskGraph
+from bfpp.schedules import Communication, Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.graph.counts import gradient_buffers, weight_buffers
 from bfpp.sim.costs.physical import PhysicalCosts, rank_parameters
-from bfpp.sim.costs.units.activations import activations_of_units, workspace_bytes
+from bfpp.sim.costs.units.activations import UnitActivations, workspace_bytes
 from bfpp.sim.costs.units.muon import orthogonalising_bytes
 from bfpp.sim.engines.caching import of_any_size, once, once_for_stages
 from bfpp.sim.memory.activations_alive import Passing, peak_passing
+from bfpp.sim.memory.gradients_alive import (
+    end_parameters,
+    frees_gradients,
+    shards_that_come,
+    units_alive,
+)
 from bfpp.sim.memory.peak_memory import Memories, PeakMemory
 from bfpp.traces.timeline.timeline import Timeline
 
@@ -56,7 +62,7 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     return memories_in_order(
         physical,
         graph.layout,
-        graph.communication.sharding,
+        graph.communication,
         peak_passing(graph, physical, graph.layout, graph.communication),
         graph_buffers(graph),
         trains=graph.trains,
@@ -66,7 +72,7 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
 def memories_in_order(
     physical: PhysicalCosts,
     layout: Layout,
-    sharding: Sharding,
+    communication: Communication,
     passing: Passing,
     buffers: Buffers | None,
     *,
@@ -76,7 +82,10 @@ def memories_in_order(
 
     Where all is sharded, with these buffers; the least that there may be are `one_buffer`.
     """
-    state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
+    parameters = _parameters(physical, layout, communication.sharding, buffers)
+    state, weights, gradients, update = parameters
+    if frees_gradients(physical, communication):
+        state, gradients = state - shards_that_come(physical, layout), np.zeros(layout.pp)
     return Memories(
         state,
         weights,
@@ -108,15 +117,15 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
 def _least_memories(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, *, offloads: bool = False
 ) -> Memories:
-    passing = _least_passing(physical, layout, offloads)
-    return memories_in_order(physical, layout, sharding, passing, one_buffer(layout, sharding))
+    communication = Communication(sharding)
+    passing = _least_passing(units_alive(physical, layout, communication), layout, offloads)
+    return memories_in_order(physical, layout, communication, passing, one_buffer(layout, sharding))
 
 
 @once_for_stages
-def _least_passing(physical: PhysicalCosts, layout: Layout, offloads: bool) -> Passing:
+def _least_passing(units: UnitActivations, layout: Layout, offloads: bool) -> Passing:
     """Activations of one micro-batch in the unit of each rank that takes most."""
-    units = activations_of_units(physical, layout)
-    transient = units.transient / layout.slices
+    transient = (units.transient + units.gradients) / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     slices = layout.slices if offloads else 1
     return Passing(units.saved[unit] / slices, transient[unit])
@@ -183,18 +192,6 @@ def _for_muon(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Nu
     if not physical.implementation.narrower_matrices:
         return np.zeros(layout.pp)
     return orthogonalising_bytes(physical, layout, sharding)
-
-
-@of_any_size
-@once_for_stages
-def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
-    """For each unit, the parameters of embeddings and of the output layer."""
-    model, ranks = physical.model, physical.tp
-    words = model.word_parameters(ranks)
-    ends = np.zeros(layout.units)
-    ends[0] += model.embedding_parameters(ranks)
-    ends[-1] += words * physical.copies_of_words(layout)
-    return ends
 
 
 @of_any_size

@@ -26,10 +26,11 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations.operations import Operation
 from bfpp.sim.costs.physical import PhysicalCosts
-from bfpp.sim.costs.units.activations import UnitActivations, activations_of_units
+from bfpp.sim.costs.units.activations import UnitActivations
 from bfpp.sim.costs.units.offloading import offloaded_bytes
 from bfpp.sim.memory.activations_alive import passing_of_steps
 from bfpp.sim.memory.device_memory import rank_memories
+from bfpp.sim.memory.gradients_alive import units_alive
 from bfpp.traces.timeline.memory_record import PARTS, MemoryRecord, copies_of, steps_of
 
 STAYING = ("state", "weights", "gradients", "workspace")
@@ -39,7 +40,7 @@ STAYING = ("state", "weights", "gradients", "workspace")
 def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[MemoryRecord]:
     """Memory of each rank over time."""
     others = [memory._asdict() for memory in rank_memories(graph, physical)]
-    activations = activations_of_units(physical, graph.layout)
+    activations = units_alive(physical, graph.layout, graph.communication)
     return held_over_time(graph, activations, others, offloaded_bytes(physical, graph.layout))
 
 

@@ -187,25 +187,25 @@ class Evaluation:
         self, step: Configuration, physicals: Sequence[PhysicalCosts], buffers: Buffers | None
     ) -> list[Memories]:
         """The same with these buffers, where all is sharded."""
-        layout, sharding = step.layout, step.communication.sharding
+        layout, communication = step.layout, step.communication
         every = zip(physicals, self._passing(step, physicals), strict=True)
-        return [memories_in_order(each, layout, sharding, own, buffers) for each, own in every]
+        return [memories_in_order(each, layout, communication, own, buffers) for each, own in every]
 
     def _passing(
         self, step: Configuration, physicals: Sequence[PhysicalCosts]
     ) -> Iterator[Passing]:
-        """Activations alive at the peaks: in one order, the same however state is sharded."""
+        """Activations alive at the peaks: in one order, as often as gradients come and go alike."""
         schedule, layout, communication = step.schedule, step.layout, step.communication
         peaks = self._peaks(schedule, layout)
-        offloads = communication.offload, communication.offload_ahead
-        if missing := [each for each in physicals if (id(each), offloads) not in peaks]:
+        own = communication.reduces_runs, communication.offload, communication.offload_ahead
+        if missing := [each for each in physicals if (id(each), own) not in peaks]:
             ordered: ComputeSteps = (
                 self.graph_of(step) if communication.offload else self.steps(schedule, layout)
             )
             found = peaks_passing(ordered, missing, layout, communication)
-            for each, own in zip(missing, found, strict=True):
-                peaks[id(each), offloads] = each, own  # kept, so that its id is no other's
-        return (peaks[id(each), offloads][1] for each in physicals)
+            for each, passing in zip(missing, found, strict=True):
+                peaks[id(each), own] = each, passing  # kept, so that its id is no other's
+        return (peaks[id(each), own][1] for each in physicals)
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""

@@ -37,6 +37,7 @@ PROBLEMS = [
         ("dgx1-v100-ethernet", 4, 4, "paper"),
         ("dgx1-v100", 4, 8, "megatron"),
         ("dgx-h100", 2, 6, "current"),
+        ("grand-teton-h100", 2, 2, "torchtitan"),
     )
 ]
 

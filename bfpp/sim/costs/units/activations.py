@@ -36,13 +36,16 @@ class UnitActivations:
 
     `saved` by each micro-batch in flight, and `halved` what it holds in addition between the two
     halves of its backward pass; `transient` is what the unit's most demanding part needs in
-    addition while it runs backward. `restored_layer` is the share of `transient` that `halved`
-    counts too.
+    addition while it runs backward, and `of_layers` the same without the head. Where gradients of
+    weights come and go, backward passes have `gradients`, too. `restored_layer` is the share of
+    `transient` that `halved` counts too.
     """
 
     saved: Numbers
     halved: Numbers
     transient: Numbers
+    of_layers: Numbers
+    gradients: Numbers
     restored_layer: Numbers
 
 
@@ -65,7 +68,14 @@ def _activations(setting: Setting, layers: Layers) -> UnitActivations:
 def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
     """Activations of units that save their `inputs` alone, and recompute all else at once."""
     restored = kept.saved - inputs
-    return UnitActivations(inputs, restored + kept.halved, restored + kept.transient, restored)
+    return UnitActivations(
+        inputs,
+        restored + kept.halved,
+        restored + kept.transient,
+        restored + kept.of_layers,
+        kept.gradients,
+        restored,
+    )
 
 
 def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
@@ -74,14 +84,18 @@ def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
     saved, restored, waiting = _part_bytes(setting) @ layers.part_counts
     of_layer, gradients = _layer_bytes(setting)
     of_kinds = np.where(layers.recomputed_of_kind > 0, of_layer, 0.0)
-    transient = np.where(layers.of_kind > 0, of_kinds + gradients, 0.0).max(axis=0)
+    own = np.where(layers.of_kind > 0, of_kinds + gradients, 0.0).max(axis=0)
     # What the head saves is gone when the layers before it run backward.
-    transient[-1] = max(transient[-1] - parts(setting).head.saved_bytes, head_transient(setting))
+    own[-1] -= parts(setting).head.saved_bytes
+    transient = own.copy()
+    transient[-1] = max(own[-1], head_transient(setting))
+    none = np.zeros_like(saved)
     if shape.execution.eager:
         result = shape.execution.own("hidden", shape.execution.model.hidden).bytes
         waiting[:-1] -= np.minimum(waiting[:-1], result)  # its gradient stays where it was received
-        return UnitActivations(saved, waiting, transient, np.zeros_like(saved))
-    return UnitActivations(saved, restored, transient, np.minimum(of_kinds.max(axis=0), transient))
+        return UnitActivations(saved, waiting, transient, own, none, none)
+    restored_layer = np.minimum(of_kinds.max(axis=0), transient)
+    return UnitActivations(saved, restored, transient, own, none, restored_layer)
 
 
 @once
@@ -128,8 +142,9 @@ def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
 def head_transient(setting: Setting) -> float:
     """Transient bytes of the head: its input's gradient, and the loss's outputs.
 
-    With sequence parallelism the input and its gradient are whole; a loss that is not fused
-    has logits in both precisions in addition to what it keeps.
+    With sequence parallelism the input and its gradient are whole. A loss that is not fused has
+    logits in both precisions in addition to what it keeps; PyTorch's own has gradients of logits in
+    full precision, and the logits themselves are gone.
     """
     execution, implementation = setting.execution, setting.implementation
     words = execution.model.padded_vocabulary(execution.tp)
@@ -139,7 +154,13 @@ def head_transient(setting: Setting) -> float:
         size += execution.number * execution.model.word_parameters(execution.tp)
     if not execution.fused:
         logits = execution.divided("logits", words).bytes
-        size += logits * (1 + execution.statistic / execution.number)
+        in_full = execution.statistic / execution.number
+        if implementation.pytorch_loss:
+            # Gradients of the loss's two halves; where words are divided, also exponentials.
+            copies = (2 if execution.tp == 1 else 3) * in_full
+        else:
+            copies = 1 + in_full
+        size += copies * logits
     return size
 
 
