@@ -130,9 +130,14 @@ struct heap {
     struct flow *flows;
 };
 
+/* Functions of which there are two instances: with slopes, and with a constant of no parameters,
+ * which leaves no trace of them.
+ */
+#define INSTANCES static inline __attribute__((always_inline))
+
 /* Graph and costs as they are given, and all that is known at an instant, `now`. */
 struct replay {
-    int64_t tasks, width, n_ports, parameters;
+    int64_t tasks, width, n_ports;
     int shift;
     const int64_t *follower_start;
     const int32_t *follower, *ports;
@@ -143,7 +148,7 @@ struct replay {
     int64_t ended;
     struct heap heap;
     struct flow *flows;
-    uint32_t *left_places; /* Places that flows have left: a stack. From `places` on they are new. */
+    uint32_t *left_places; /* Places that flows have left: a stack. From `places` on are new ones. */
     int64_t leavings, places;
     uint32_t *settled; /* Tasks that wait for nothing more: a stack. */
     int64_t settling;
@@ -214,9 +219,8 @@ static void begin_flow(struct replay *r, uint32_t task, double time)
 }
 
 /* End a task at a time: those that wait for nothing more settle. */
-static void end_task(struct replay *r, uint32_t task, double time)
+INSTANCES void end_task(struct replay *r, int64_t parameters, uint32_t task, double time)
 {
-    int64_t parameters = r->parameters;
     r->end[task] = time;
     r->ended++;
     for (int64_t each = 0; each < parameters; each++)
@@ -234,9 +238,8 @@ static void end_task(struct replay *r, uint32_t task, double time)
 }
 
 /* End all tasks that have settled, and those that settle then; flows join the heap. */
-static void settle(struct replay *r)
+INSTANCES void settle(struct replay *r, int64_t parameters)
 {
-    int64_t parameters = r->parameters;
     while (r->settling > 0) {
         uint32_t task = r->settled[--r->settling];
         double time = r->start[task] + r->seconds[task];
@@ -245,7 +248,7 @@ static void settle(struct replay *r)
         if (r->size[task] > 0.0)
             begin_flow(r, task, time);
         else
-            end_task(r, task, time);
+            end_task(r, parameters, task, time);
     }
 }
 
@@ -278,10 +281,10 @@ static int64_t reach(struct replay *r, uint32_t origin)
 }
 
 /* Settle a flow's bytes at its present rate, and send the rest at another, a share of a port. */
-static void change_rate(struct replay *r, uint32_t place, uint32_t origin, double share)
+INSTANCES void change_rate(
+    struct replay *r, int64_t parameters, uint32_t place, uint32_t origin, double share)
 {
     struct flow *flow = &r->flows[place];
-    int64_t parameters = r->parameters;
     double passed = r->now - flow->since, rate = flow->rate;
     for (int64_t each = 0; each < parameters; each++) {
         int64_t at = flow->task * parameters + each;
@@ -302,9 +305,9 @@ static void change_rate(struct replay *r, uint32_t place, uint32_t origin, doubl
 }
 
 /* Give the flows of a port, those that have no rate yet, a share of it. */
-static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double share)
+INSTANCES void fill_port(
+    struct replay *r, int64_t parameters, uint32_t port, uint32_t origin, double share)
 {
-    int64_t parameters = r->parameters;
     /* A port that is as narrow, filled before, may have rated all of these flows. */
     uint32_t flows = r->waiting[port] > 0 ? r->waiting[port] : 1;
     for (int64_t each = 0; each < parameters; each++)
@@ -325,14 +328,14 @@ static void fill_port(struct replay *r, uint32_t port, uint32_t origin, double s
                 r->room_slope[other * parameters + each] -= r->share_slope[each];
         }
         if (share != flow->rate)
-            change_rate(r, place, origin, share);
+            change_rate(r, parameters, place, origin, share);
     }
 }
 
 /* Fill the ports that a change in one reaches, the narrowest first; false if there is no such. */
-static bool fill(struct replay *r, uint32_t origin)
+INSTANCES bool fill(struct replay *r, int64_t parameters, uint32_t origin)
 {
-    int64_t parameters = r->parameters, count = reach(r, origin);
+    int64_t count = reach(r, origin);
     for (int64_t at = 0; at < count; at++) {
         uint32_t port = r->reached[at];
         r->room[port] = r->bandwidth[port];
@@ -358,20 +361,20 @@ static bool fill(struct replay *r, uint32_t origin)
         if (still > 0 && full == 0) /* a bandwidth is not a number */
             return false;
         for (int64_t at = 0; at < full; at++)
-            fill_port(r, r->filled[at], origin, share);
+            fill_port(r, parameters, r->filled[at], origin, share);
         count = still;
     }
     return true;
 }
 
 /* Fill all ports that flows have entered or left; false if they cannot be filled. */
-static bool share_ports(struct replay *r)
+INSTANCES bool share_ports(struct replay *r, int64_t parameters)
 {
     r->filling++;
     for (int64_t number = 0; number < r->changes; number++) {
         uint32_t origin = r->changed[number];
         r->has_changed[origin] = 0;
-        if (r->reached_in[origin] != r->filling && !fill(r, origin))
+        if (r->reached_in[origin] != r->filling && !fill(r, parameters, origin))
             return false;
     }
     r->changes = 0;
@@ -379,9 +382,8 @@ static bool share_ports(struct replay *r)
 }
 
 /* Note that the ports of a flow that still have others are to be filled anew. */
-static void note_change(struct replay *r, const struct flow *flow)
+INSTANCES void note_change(struct replay *r, int64_t parameters, const struct flow *flow)
 {
-    int64_t parameters = r->parameters;
     for (int64_t nth = 0; nth < r->width; nth++) {
         int32_t port = flow->ports[nth];
         if (port < 0 || r->users[port] == 0)
@@ -399,7 +401,7 @@ static void note_change(struct replay *r, const struct flow *flow)
 /* Let the flow on top of the heap into its ports; false if there are none such. Most are alone
  * there, and change no other.
  */
-static bool enter(struct replay *r, uint32_t place)
+INSTANCES bool enter(struct replay *r, int64_t parameters, uint32_t place)
 {
     struct flow *flow = &r->flows[place];
     bool alone = true;
@@ -425,25 +427,25 @@ static bool enter(struct replay *r, uint32_t place)
     if (!alone) {
         /* It is due when the ports are shared: after all others of this instant. */
         sink(&r->heap, 0, INFINITY, place);
-        note_change(r, flow);
+        note_change(r, parameters, flow);
         return true;
     }
     flow->rate = narrowest < 0 ? INFINITY : r->bandwidth[narrowest];
     if (narrowest >= 0)
-        for (int64_t each = 0; each < r->parameters; each++)
-            r->rate_slope[flow->task * r->parameters + each] =
-                r->bandwidth_slope[narrowest * r->parameters + each];
+        for (int64_t each = 0; each < parameters; each++)
+            r->rate_slope[flow->task * parameters + each] =
+                r->bandwidth_slope[narrowest * parameters + each];
     sink(&r->heap, 0, r->now + flow->left / flow->rate, place);
     return true;
 }
 
 /* Take the flow on top of the heap, whose last byte has arrived, out of its ports. */
-static void leave(struct replay *r, uint32_t place)
+INSTANCES void leave(struct replay *r, int64_t parameters, uint32_t place)
 {
     struct heap *heap = &r->heap;
     const struct flow *flow = &r->flows[place];
-    for (int64_t each = 0; each < r->parameters; each++) {
-        int64_t at = flow->task * r->parameters + each;
+    for (int64_t each = 0; each < parameters; each++) {
+        int64_t at = flow->task * parameters + each;
         double slower = r->rate_slope[at] * (flow->left / flow->rate);
         r->time_slope[at] += (r->left_slope[at] - slower) / flow->rate;
     }
@@ -459,9 +461,9 @@ static void leave(struct replay *r, uint32_t place)
         r->previous[after] = before;
         r->users[port]--;
     }
-    note_change(r, flow);
+    note_change(r, parameters, flow);
     r->left_places[r->leavings++] = place;
-    end_task(r, flow->task, r->now);
+    end_task(r, parameters, flow->task, r->now);
 }
 
 /* Count what tasks wait for, and let those that wait for nothing settle; false if malformed. */
@@ -492,22 +494,22 @@ static bool begin(struct replay *r, int64_t followers)
 }
 
 /* Go on until no flow is under way; false if the graph or its costs are malformed. */
-static bool run(struct replay *r)
+INSTANCES bool run(struct replay *r, int64_t parameters)
 {
     for (;;) {
-        settle(r);
+        settle(r, parameters);
         if (r->heap.length == 0)
             return r->ended == r->tasks;
         if (r->changes > 0 && r->heap.due[0] > r->now) {
-            if (!share_ports(r))
+            if (!share_ports(r, parameters))
                 return false;
             continue;
         }
         uint32_t place = r->heap.place[0];
         r->now = r->heap.due[0];
         if (r->flows[place].rate > 0.0)
-            leave(r, place);
-        else if (r->flows[place].is_in_ports || !enter(r, place))
+            leave(r, parameters, place);
+        else if (r->flows[place].is_in_ports || !enter(r, parameters, place))
             return false;
     }
 }
@@ -528,15 +530,16 @@ static uint32_t *numbers(uint32_t **scratch, int64_t count)
 }
 
 /* Divide the numbers that are kept while replaying: those that begin as zeros come first. */
-static void divide(struct replay *r, int64_t flows, double *real, uint32_t *whole)
+static void divide(
+    struct replay *r, int64_t parameters, int64_t flows, double *real, uint32_t *whole)
 {
-    int64_t tasks = r->tasks, ports = r->n_ports, slopes = tasks * r->parameters;
+    int64_t tasks = r->tasks, ports = r->n_ports, slopes = tasks * parameters;
     r->time_slope = doubles(&real, slopes);
     r->left_slope = doubles(&real, slopes);
     r->rate_slope = doubles(&real, slopes);
-    r->change_slope = doubles(&real, ports * r->parameters);
-    r->room_slope = doubles(&real, ports * r->parameters);
-    r->share_slope = doubles(&real, r->parameters);
+    r->change_slope = doubles(&real, ports * parameters);
+    r->room_slope = doubles(&real, ports * parameters);
+    r->share_slope = doubles(&real, parameters);
     r->room = doubles(&real, ports);
     r->quotient = doubles(&real, ports);
     r->heap.due = doubles(&real, flows);
@@ -568,7 +571,7 @@ int64_t bfpp_replay(
     double *start, double *end, double *end_slope)
 {
     struct replay r = {
-        .tasks = tasks, .width = width, .n_ports = n_ports, .parameters = parameters,
+        .tasks = tasks, .width = width, .n_ports = n_ports,
         .follower_start = follower_start, .follower = follower, .ports = ports,
         .seconds = seconds, .size = size, .bandwidth = bandwidth,
         .seconds_slope = seconds_slope, .bandwidth_slope = bandwidth_slope,
@@ -593,10 +596,11 @@ int64_t bfpp_replay(
     if (real && whole && r.flows) {
         memset(real, 0, (size_t)slopes * sizeof *real);
         memset(whole, 0, (size_t)zeros * sizeof *whole);
-        divide(&r, flows, real, whole);
+        divide(&r, parameters, flows, real, whole);
         if (parameters)
             memcpy(r.left_slope, size_slope, (size_t)(tasks * parameters) * sizeof *size_slope);
-        result = begin(&r, followers) && run(&r) ? 0 : MALFORMED;
+        bool is_done = begin(&r, followers) && (parameters ? run(&r, parameters) : run(&r, 0));
+        result = is_done ? 0 : MALFORMED;
     }
     free(real);
     free(whole);

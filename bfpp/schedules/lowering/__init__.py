@@ -107,8 +107,7 @@ def lower_steps(
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
     tables, ties_ends = lowering_of(communication, copies=bool(layout.copies))
-    trains = (steps.operation != Operation.FORWARD).any()
-    if communication.offload and not trains:
+    if communication.offload and (steps.operation == Operation.FORWARD).all():
         raise InvalidConfiguration("offload", "an evaluation keeps no activations")
     units = _units(layout, ties_ends=ties_ends)
     try:

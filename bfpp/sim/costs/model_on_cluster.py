@@ -339,8 +339,7 @@ class ModelOnCluster:
         """
         degrees = self.degrees
         replicas = degrees.dp_shard * degrees.cp * self.tp // (stride or self.tp)
-        keepers = replicas * (1 + len(layout.copies))
-        return 1.0 if sharding is Sharding.NONE else 1 / keepers
+        return 1.0 if sharding is Sharding.NONE else 1 / (replicas * (1 + len(layout.copies)))
 
     def kept(self, by_stride: Mapping[int, Seconds], layout: Layout, sharding: Sharding) -> Seconds:
         """The share of these parameters, as in `by_stride`, whose state a device keeps."""
@@ -373,10 +372,11 @@ class ModelOnCluster:
         """Seconds of the passes of each unit."""
         return unit_seconds(self, self.layers(layout))
 
-    def waiting_factor(self, layout: Layout, *, fully_sharded: bool) -> float:
+    @once_for_stages
+    def waiting_factor(self, layout: Layout, sharding: Sharding) -> float:
         """Factor of passes' seconds on the slowest of a job's devices to those on a mean one."""
         degrees = replace(self.degrees, pp=layout.pp)
-        return waiting_factor(self.cluster, degrees, fully_sharded=fully_sharded)
+        return waiting_factor(self.cluster, degrees, fully_sharded=sharding is Sharding.FULL)
 
     @once_for_stages
     def unit_launches(self, layout: Layout) -> UnitSeconds:

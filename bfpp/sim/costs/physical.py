@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bfpp.core import step as core
-from bfpp.schedules import Layout, TaskGraph
+from bfpp.schedules import Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Seconds
 from bfpp.sim.costs.expert_exchanges import with_exchanges
 from bfpp.sim.costs.model_on_cluster import ModelOnCluster
@@ -122,7 +122,7 @@ class PhysicalCosts(ModelOnCluster):
         units = self.least_unit_seconds(layout) if in_blocks else self.unit_seconds(layout)
         passes = units.forward + units.backward_input + units.backward_weight
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
-        waiting = self.waiting_factor(layout, fully_sharded=False)
+        waiting = self.waiting_factor(layout, Sharding.NONE)
         within = (1 - TOLERANCE) * self._least_seconds(layout)
         return (1 - ROUNDING) * max(waiting * float(busiest), within)
 

@@ -102,11 +102,11 @@ class PhysicalStep:
         parameters = physical.model.word_parameters(physical.tp)
         return parameters * share * self.parameter_bytes.gradients
 
-    @cached_property
+    @property
     def waiting_factor(self) -> float:
         """Factor of passes' seconds on the slowest device to those on a mean one."""
-        fully_sharded = self.graph.communication.sharding is Sharding.FULL
-        return self.physical.waiting_factor(self.graph.layout, fully_sharded=fully_sharded)
+        graph = self.graph
+        return self.physical.waiting_factor(graph.layout, graph.communication.sharding)
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bfpp.schedules.columns import Offsets
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.traces.timeline.memory_record import PARTS
@@ -92,6 +93,10 @@ class Memories(NamedTuple):
         """
         return self._replace(state=np.zeros_like(self.state))
 
+    def at(self, places: Offsets) -> Memories:
+        """The memory at some places."""
+        return Memories(*[part[places] for part in self])
+
     def of(self, place: int) -> PeakMemory:
         """The memory of one rank, or configuration."""
         return PeakMemory(*[part.item(place) for part in self])
@@ -155,10 +160,26 @@ class PeakMemory(NamedTuple):
 
 
 def fullest_of(memories: Sequence[Memories]) -> Memories:
-    """Of several configurations on as many ranks, the memory of the fullest ranks."""
-    parts = np.array(memories)
-    ranks = Memories(*parts.swapaxes(0, 1)).total.argmax(axis=1)
-    return Memories(*parts[np.arange(len(parts)), :, ranks].T)
+    """Of several configurations, the memory of each one's fullest rank."""
+    every, begins = _of_all_ranks(memories)
+    total = every.total
+    ranks = np.diff(begins, append=len(total))
+    fullest = np.flatnonzero(total == np.repeat(np.maximum.reduceat(total, begins), ranks))
+    return every.at(fullest[np.searchsorted(fullest, begins)])
+
+
+def first_of(memories: Sequence[Memories]) -> Memories:
+    """Of several configurations, the memory of each one's first rank."""
+    every, begins = _of_all_ranks(memories)
+    return every.at(begins)
+
+
+def _of_all_ranks(memories: Sequence[Memories]) -> tuple[Memories, Offsets]:
+    """The memory of all ranks of several configurations, and where those of each begin."""
+    nothing = Memories(*np.zeros((len(Memories._fields), 0)))
+    every = Memories(*map(np.concatenate, zip(nothing, *memories, strict=True)))
+    begins = np.cumsum([0, *(len(each.state) for each in memories)])
+    return every, begins[:-1]
 
 
 def fits_probability(reserved: Numbers, usable: float) -> Numbers:

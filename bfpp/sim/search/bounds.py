@@ -168,7 +168,7 @@ def closer_bounds(
     if in_time and known.of_memory(step) is step:
         steps = known.steps(step.schedule, layout)
         if (steps.block == NONE).all():  # in blocks, two passes may take less than one by one
-            yield _in_order(steps, layout, fully_sharded=sharded)
+            yield _in_order(steps, layout, communication.sharding)
             if sharded and not layout.copies:
                 yield _in_lanes(steps, layout, communication)
     if sharded:
@@ -196,13 +196,13 @@ def _by_time(layout: Layout, least: Callable[[Sequence[PhysicalCosts]], Seconds]
     return closer
 
 
-def _in_order(steps: Steps, layout: Layout, *, fully_sharded: bool) -> Closer:
+def _in_order(steps: Steps, layout: Layout, sharding: Sharding) -> Closer:
     """Bounds if communication between ranks took no time, and clocks were full."""
 
     def ends(physicals: Sequence[PhysicalCosts]) -> Seconds:
         seconds = np.array(
             [
-                physical.waiting_factor(layout, fully_sharded=fully_sharded)
+                physical.waiting_factor(layout, sharding)
                 * _of_passes(physical.unit_seconds(layout))
                 for physical in physicals
             ]
@@ -224,7 +224,9 @@ def _in_lanes(steps: Steps, layout: Layout, communication: Communication) -> Clo
         data = layout.sums(gathers * gather + reductions * reduction)
         units = physical.unit_seconds(layout)
         passes = layout.sums(units.forward + units.backward_input + units.backward_weight)
-        passes *= layout.whole_microbatches * physical.waiting_factor(layout, fully_sharded=True)
+        passes *= layout.whole_microbatches * physical.waiting_factor(
+            layout, communication.sharding
+        )
         share = physical.implementation.collective_slowdown if communication.dp_overlap else 1.0
         return max(float(data.max()), float((passes + share * data).max()))
 

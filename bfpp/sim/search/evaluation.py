@@ -38,7 +38,7 @@ from bfpp.sim.experiment.prediction import StepWork, step_columns
 from bfpp.sim.experiment.uncertainty import PredictedStep
 from bfpp.sim.memory.activations_alive import ComputeSteps, Passing, peaks_passing
 from bfpp.sim.memory.device_memory import Buffers, graph_buffers, memories_in_order
-from bfpp.sim.memory.peak_memory import Memories, fullest_of
+from bfpp.sim.memory.peak_memory import Memories, first_of, fullest_of
 from bfpp.sim.search.objectives import Objective, robust_step_time
 from bfpp.sim.search.outcomes import ROBUST, Outcome, Outcomes
 from bfpp.sim.search.problem import Problem
@@ -59,25 +59,30 @@ OF_PIPELINE = 3
 
 
 class Predicted(NamedTuple):
-    """Predictions of one graph's configurations: columns, and rows of the parts of `Memories`."""
+    """Predictions of configurations: step times, robust ones, and the memory of all ranks."""
 
-    seconds: Seconds
-    pass_seconds: Seconds
-    robust_seconds: Seconds
-    fullest: Seconds
-    first: Seconds
+    times: list[StepTime]
+    robust: list[float]
+    memories: list[Memories]
 
     @property
-    def memory_gb(self) -> Seconds:
-        """Memory of the fullest rank, in GiB."""
-        return Memories(*self.fullest.T).total_gb
+    def seconds(self) -> Seconds:
+        """Seconds of each step."""
+        return np.array([each.seconds for each in self.times])
+
+    @property
+    def fullest(self) -> Memories:
+        """Memory of the fullest rank of each."""
+        return fullest_of(self.memories)
 
     @classmethod
     def joined(cls, parts: Sequence[Predicted]) -> Predicted:
         """Predictions of several graphs, one after the other."""
-        none = np.zeros(0)
-        nothing = cls(none, none, none, *np.zeros((2, 0, len(Memories._fields))))
-        return cls(*map(np.concatenate, zip(nothing, *parts, strict=True)))
+        return cls(
+            [time for part in parts for time in part.times],
+            [seconds for part in parts for seconds in part.robust],
+            [memories for part in parts for memories in part.memories],
+        )
 
 
 class Evaluation:
@@ -115,16 +120,10 @@ class Evaluation:
     def predicted(self, step: Configuration, physicals: Iterable[PhysicalCosts]) -> Predicted:
         """The predictions of a step with several costs."""
         every = list(physicals)
-        times = [self.step_time(step, physical) for physical in every]
-        robust = [self._robust_step_time(step, physical) for physical in every]
-        memories = self.memories(step, every)
-        seconds, pass_seconds = np.array(times).T
         return Predicted(
-            seconds,
-            pass_seconds,
-            np.array(robust),
-            np.array(fullest_of(memories)).T,
-            np.array([[part[0] for part in each] for each in memories]),
+            [self.step_time(step, physical) for physical in every],
+            [self._robust_step_time(step, physical) for physical in every],
+            self.memories(step, every),
         )
 
     def outcomes_of(self, space: Space, predicted: Predicted) -> Outcomes:
@@ -145,14 +144,14 @@ class Evaluation:
             model.sequence,
         )
         seconds, ranks = predicted.seconds, space.tables.ranks[space.pipeline]
-        columns = step_columns(
-            seconds, work, Memories(*predicted.fullest.T), Memories(*predicted.first.T), device
-        )
+        pass_seconds = np.array([each.passes for each in predicted.times])
+        first = first_of(predicted.memories)
+        columns = step_columns(seconds, work, predicted.fullest, first, device)
         numbers = {
             "step_time": seconds,
-            "bubble": seconds / (predicted.pass_seconds / ranks) - 1,
+            "bubble": seconds / (pass_seconds / ranks) - 1,
             **columns.numbers,
-            ROBUST: predicted.robust_seconds,
+            ROBUST: np.array(predicted.robust),
         }
         name = self.problem.implementation.name
         return Outcomes(space, name, numbers, columns.memory_parts_gb)

@@ -173,7 +173,7 @@ class _Pruned:
             predicted.append(known.predicted(graph.step, map(known.physical, some.settings)))
             places.append(left)
             if self._best:
-                speed, needed = some.batch / predicted[-1].seconds, predicted[-1].memory_gb
+                speed, needed = some.batch / predicted[-1].seconds, predicted[-1].fullest.total_gb
                 self._best.add(self._cases_of(left), speed, needed)
         simulated = self._space.take(np.concatenate(places))
         return SearchResult(
