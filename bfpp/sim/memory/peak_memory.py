@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import Offsets
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.presets.numbers import QUANTILE
 from bfpp.traces.timeline.memory_record import PARTS
@@ -93,10 +92,6 @@ class Memories(NamedTuple):
         """
         return self._replace(state=np.zeros_like(self.state))
 
-    def at(self, places: Offsets) -> Memories:
-        """The memory at some places."""
-        return Memories(*[part[places] for part in self])
-
     def of(self, place: int) -> PeakMemory:
         """The memory of one rank, or configuration."""
         return PeakMemory(*[part.item(place) for part in self])
@@ -161,25 +156,21 @@ class PeakMemory(NamedTuple):
 
 def fullest_of(memories: Sequence[Memories]) -> Memories:
     """Of several configurations, the memory of each one's fullest rank."""
-    every, begins = _of_all_ranks(memories)
-    total = every.total
-    ranks = np.diff(begins, append=len(total))
-    fullest = np.flatnonzero(total == np.repeat(np.maximum.reduceat(total, begins), ranks))
-    return every.at(fullest[np.searchsorted(fullest, begins)])
+    with_ranks: dict[int, list[int]] = {}
+    for place, each in enumerate(memories):
+        with_ranks.setdefault(len(each.state), []).append(place)
+    fullest = np.empty((len(Memories._fields), len(memories)))
+    for places in with_ranks.values():
+        parts = np.array([memories[place] for place in places])
+        ranks = Memories(*parts.swapaxes(0, 1)).total.argmax(axis=1)
+        fullest[:, places] = parts[np.arange(len(parts)), :, ranks].T
+    return Memories(*fullest)
 
 
 def first_of(memories: Sequence[Memories]) -> Memories:
     """Of several configurations, the memory of each one's first rank."""
-    every, begins = _of_all_ranks(memories)
-    return every.at(begins)
-
-
-def _of_all_ranks(memories: Sequence[Memories]) -> tuple[Memories, Offsets]:
-    """The memory of all ranks of several configurations, and where those of each begin."""
-    nothing = Memories(*np.zeros((len(Memories._fields), 0)))
-    every = Memories(*map(np.concatenate, zip(nothing, *memories, strict=True)))
-    begins = np.cumsum([0, *(len(each.state) for each in memories)])
-    return every, begins[:-1]
+    first = np.array([[part.item(0) for part in each] for each in memories])
+    return Memories(*first.reshape(-1, len(Memories._fields)).T)
 
 
 def fits_probability(reserved: Numbers, usable: float) -> Numbers:
