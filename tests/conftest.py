@@ -30,7 +30,8 @@ settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors are faster so
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes compile the package once
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes compile the package once,
+sys.dont_write_bytecode = False  # and workers the tests
 
 
 LONG = (
@@ -165,8 +166,17 @@ def cpu_clock():
 
 
 @pytest.fixture
+def forked_processes():
+    """Runs fork their processes off one that has imported torch."""
+    from tests.helpers.nursery import forked
+
+    with forked():
+        yield
+
+
+@pytest.fixture
 def one_process():
-    """Successful runs that would start one process run in this one."""
+    """Successful runs that would start one process run in this one, others fork theirs."""
     from tests.helpers.run_program import started_here
 
     with started_here():

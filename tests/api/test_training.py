@@ -12,7 +12,7 @@ from bfpp.executor.run.session import TrainingResult
 from bfpp.schedules import InvalidConfiguration
 from tests.helpers.small_models import chain
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_processes")
 
 TINY = bfpp.Transformer(
     "tiny", layers=2, hidden=16, heads=2, sequence=8, vocabulary=257, tied_embeddings=False

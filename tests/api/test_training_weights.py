@@ -15,7 +15,7 @@ from bfpp.executor.model.model import build
 from bfpp.executor.settings import Optimization
 from tests.helpers.small_models import chain
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_processes")
 
 TWO = bfpp.Experiment("1f1b", pp=2, microbatches=2)
 STILL = Optimization(0.0, 0.0)

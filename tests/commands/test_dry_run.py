@@ -28,6 +28,7 @@ def dry(bfpp):
     return run
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_run_reports_the_same_predictions(dry, bfpp) -> None:
     pytest.importorskip("torch")
     words = f"breadth-first --pp 1 --loops 2 --dp 2 --sharding full {SMALL}"

@@ -110,6 +110,7 @@ def test_a_gpu_too_small_for_all_that_waits(
     assert "--backend: kernels of communication may take 32 multiprocessors of r" in ended.errors
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_run_that_memory_cannot_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_torchs_own_log_is_silent_unless_it_is_asked_for(
     assert os.environ["TORCH_CPP_LOG_LEVEL"] == level
 
 
+@pytest.mark.usefixtures("one_process")
 def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     record = run_here(capsys, *SMALL, *LOCAL, "--verify", "--json").record
     assert record.keys() == KEYS | VERIFIED

@@ -117,6 +117,7 @@ def test_namespaces_need_root(bfpp, monkeypatch):
     assert err.endswith("bfpp study: hosts: only root can make namespaces\n")
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_study_runs_and_goes_on_where_it_was_ended(bfpp):
     backends = ["cpu", "torch-pipelining"]
     grid = {"schedule": ["gpipe", "1f1b"], "pp": 2, "microbatches": 4, "backend": backends}

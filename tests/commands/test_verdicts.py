@@ -178,6 +178,7 @@ def take_all_of_torchs(*_):
     torch.empty(2**60)
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize(
     ("line", "function", "take"),
     [

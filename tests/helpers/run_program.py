@@ -17,6 +17,7 @@ from bfpp.executor import processes
 from bfpp.executor.processes import Limits, Message, ProcessContext, launch
 from bfpp.executor.processes.launcher.process import Arguments, Entry, Outcome
 from bfpp.executor.processes.watch.watch import Watch
+from tests.helpers.nursery import forked
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:
@@ -41,7 +42,7 @@ def _code_of(*options: object) -> int:
 
 @contextmanager
 def started_here() -> Iterator[None]:
-    """Runs of one process run in this one, without another import of torch.
+    """Runs of one process run in this one, and others are forked: torch is not imported again.
 
     For runs that succeed: nobody watches this process to report how it failed.
     """
@@ -60,7 +61,8 @@ def _launch_here(
     interface: str | None,
 ) -> Outcome | None:
     if count > 1:
-        return launch(entry, arguments, count, limits, on_message, interface)
+        with forked():
+            return launch(entry, arguments, count, limits, on_message, interface)
 
     def send(message: Message) -> None:
         on_message(json.loads(json.dumps(message)))

@@ -47,6 +47,7 @@ def test_packages_have_what_they_hand_on():
         assert len({*told}) == len(told) > 0, file
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize(
     "module", sorted({"bfpp", *(getattr(bfpp, name).__module__ for name in bfpp.__all__)})
 )
@@ -198,6 +199,7 @@ def test_a_search_refuses_what_it_does_not_know(more, reason):
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked_processes")
 def test_a_model_of_ones_own_is_trained_from_python():
     path = ROOT / "benchmarks" / "helpers" / "faulty_models.py"
     experiment = bfpp.Experiment("breadth-first", pp=2, loops=2, microbatches=4, dp=1)

@@ -27,6 +27,7 @@ from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph
 from bfpp.traces.formats.timeline_json import load_timeline
 from bfpp.traces.timeline.timeline import Timeline
 from tests.helpers.measured import predecessors
+from tests.helpers.nursery import forked
 from tests.helpers.run_program import run_for_many, run_here
 
 ROUNDING = 1e-8
@@ -41,7 +42,8 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
         "breadth-first", "--pp", 2, "--dp", 2, "--loops", 2, "--microbatches", 4, "--steps", 5,
         "--sharding", "full", "--clip", 1, "--trace", trace, "--json",
     )  # fmt: skip
-    ended = run_for_many(*options)
+    with forked():
+        ended = run_for_many(*options)
     assert ended.code == 0
     return trace, json.loads(ended.output)
 

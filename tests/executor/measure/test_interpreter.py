@@ -24,6 +24,7 @@ from bfpp.sim.costs.measured.profile import read_profile
 from bfpp.sim.engines.engines import simulate
 from bfpp.sim.experiment.experiment import Experiment
 from bfpp.sim.models.model import Transformer
+from tests.helpers.nursery import forked
 
 SMALL = Transformer("small", 4, 64, 2, 64, 257, tied_embeddings=False)
 LITTLE = Effort(2, (4_096, 65_536), (1_024, 16_384))
@@ -49,7 +50,8 @@ def measured(context: ProcessContext, job: Job) -> Measured:
 
 @pytest.fixture(scope="module")
 def found() -> Measured:
-    return launch(measured, job(), 2)
+    with forked():
+        return launch(measured, job(), 2)
 
 
 def test_its_passes_have_times_of_their_own(found: Measured) -> None:

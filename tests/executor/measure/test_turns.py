@@ -24,6 +24,8 @@ from bfpp.sim.models.model import Transformer
 TINY = Transformer("tiny", 4, 16, 2, 8, 257, tied_embeddings=False)
 SECONDS = 0.004
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 class InTurn:
     """Each number once, and which jobs were measured."""

@@ -23,7 +23,7 @@ from bfpp.executor.model.transformer.transformer import Rotary, turned
 from bfpp.schedules import InvalidConfiguration
 from tests.executor.model.test_hugging_face_weights import CONFIGS, layers_of, sizes_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "one_process")
 
 NAMES = {
     # state_dict() of the Llama 3 of v0.2.2 (commit 73a0e6979), whose scores ours equals

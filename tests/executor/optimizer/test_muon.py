@@ -252,6 +252,7 @@ def test_what_cannot_be_is_refused() -> None:
         plan_of(plain, chain(4), optimization=MUON).check()
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_the_command_trains_with_it_in_processes(capsys: pytest.CaptureFixture[str]) -> None:
     """In single precision, over gloo."""
     words = "1f1b --pp 1 --dp 2 --sharding full --microbatches 2 --layers 1 --hidden 16"

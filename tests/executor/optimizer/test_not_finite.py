@@ -198,6 +198,7 @@ def model(name: str) -> tuple[str, str]:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize(
     ("name", "options", "saved", "told"),
     [

@@ -38,6 +38,7 @@ def measure(context: ProcessContext, skew: int) -> Measured | None:
     return Measured(skewed, ClockOffset(*values[:2]), ClockOffset(*values[2:]))
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_skewed_clock_is_found_out() -> None:
     measured = launch(measure, SKEW, 2)
     assert measured is not None

@@ -84,6 +84,7 @@ def test_to_diagnose_many_takes_a_few_looks_at_each() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts sockets by /proc")
+@pytest.mark.usefixtures("forked_processes")
 def test_many_processes_are_connected_to_those_that_they_send_to() -> None:
     processes = 7
     counts, total = launch(connections, processes - 1, processes) or ([], 0.0)

@@ -21,6 +21,7 @@ from bfpp.executor import checkpoint
 from bfpp.executor.plan.plan import Plan
 from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.train.reference import train_plainly
+from tests.helpers.nursery import forked
 from tests.helpers.run_program import run_for_many, run_here, started_here
 from tests.helpers.strategies import Configuration, configurations
 from tests.helpers.training_runs import same, training
@@ -136,7 +137,8 @@ def three_steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """A directory with a checkpoint after three steps, and what the command said."""
     directory = tmp_path_factory.mktemp("three") / "saved"
     saving = ("--checkpoint", directory, "--resume")
-    ended = run_for_many(*SCHEDULE, "--steps", 3, *saving, "--json")
+    with forked():
+        ended = run_for_many(*SCHEDULE, "--steps", 3, *saving, "--json")
     return directory, ended
 
 
@@ -193,6 +195,7 @@ def test_nothing_left_to_do_ends_well(
     assert last.name.endswith("-step-3")
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_checkpoint_of_another_model_is_one_clear_line(
     copied: Path,
     tmp_path: Path,

@@ -47,6 +47,7 @@ def passes(timeline: Timeline, rank: int) -> Seconds:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize("name", ["breadth-first", pytest.param("1f1b", marks=pytest.mark.slow)])
 def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
     """Its time, its compute, and how much of it is bubble and exposed communication.

@@ -13,6 +13,7 @@ from bfpp.schedules.orders.actions import action
 from bfpp.traces.profiles.import_profile import import_profiles
 from bfpp.traces.profiles.kineto import read_kineto
 from bfpp.traces.timeline.timeline import Timeline
+from tests.helpers.nursery import forked
 from tests.helpers.pipelining_traces import MICROBATCHES, Call, trace_all
 
 SCHEDULES = ["1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"]
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    return folder, launch(trace_all, (SCHEDULES, folder), 2)
+    with forked():
+        return folder, launch(trace_all, (SCHEDULES, folder), 2)
 
 
 def files(folder: Path, name: str, ranks: int) -> list[Path]:

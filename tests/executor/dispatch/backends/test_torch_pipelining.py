@@ -79,6 +79,7 @@ def require_exact(cases: dict[str, Job], processes: int) -> None:
         assert compare(job.plan(), losses, found.state).worst < EXACT
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_two_ranks_train_as_a_plain_loop() -> None:
     cases = jobs(2)
     cases["buffers that passes change"] = replace(
