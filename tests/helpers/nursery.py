@@ -32,6 +32,7 @@ IMPORTED = (
     "bfpp.executor.run.session",
     "hypothesis",
     "torch.distributed.pipelining",
+    "torch.fx.experimental.symbolic_shapes",
 )
 """What takes long to import, and some process that is forked needs."""
 
@@ -114,7 +115,7 @@ def nursery() -> Nursery:
 
 def serve(requests: Connection) -> None:
     """Do as the test process asks, until it ends."""
-    os.setsid()  # Ctrl-C is the test process's matter
+    os.setpgrp()  # Ctrl-C is the test process's matter
     for name in IMPORTED:
         import_module(name)
     with suppress(EOFError):

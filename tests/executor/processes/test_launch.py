@@ -102,6 +102,7 @@ HANGS = {
 }
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize("misfortune", some_slow(HANGS, "stop", "hold the lock"))
 def test_a_process_that_hangs_is_named_with_its_task(misfortune: str) -> None:
     message, place_in_code = HANGS[misfortune]
@@ -114,6 +115,7 @@ def test_a_process_that_hangs_is_named_with_its_task(misfortune: str) -> None:
     assert_gone(run.pids, within=0)
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_the_task_that_a_process_stopped_in_is_named() -> None:
     run = Run(Toy(misfortune="stop", steps=1000, when=700), IMPATIENT)
     silent = SILENT.replace("step 3", "step 700")
@@ -121,6 +123,7 @@ def test_the_task_that_a_process_stopped_in_is_named() -> None:
     assert_gone(run.pids, within=0)
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_processes_that_wait_for_each_other() -> None:
     with pytest.raises(RunFailed, match="nothing has moved for 3 s") as failure:
         launch(wait_for_each_other, Toy(), 2, IMPATIENT)
@@ -130,6 +133,7 @@ def test_processes_that_wait_for_each_other() -> None:
     ]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_process_that_starts_late_is_waited_for() -> None:
     """Longer than a task may take, and than it may be that nothing moves."""
     outcome = launch(train, Toy(steps=2, late=2 * HANG), 2, IMPATIENT)

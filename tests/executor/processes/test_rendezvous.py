@@ -206,6 +206,7 @@ def port_of_the_store(before: set[int]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("forked_processes")
 def test_strangers_change_nothing_and_reach_no_port_from_elsewhere() -> None:
     """Their writes are dropped; no process listens but on the loopback interface."""
     heard: list[Message] = []
@@ -233,6 +234,7 @@ def test_strangers_change_nothing_and_reach_no_port_from_elsewhere() -> None:
     assert [message.get("step") for message in heard[1:]] == [*range(20)]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_stranger_does_not_join_as_a_process() -> None:
     """The other one is told an address by somebody who has no secret."""
 

@@ -158,6 +158,7 @@ TWO = ("gpipe", "--pp", 2, "--microbatches", 4)
 NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", f"{MODELS}:hanging")
     ended = run_here(capsys, *TWO, *model, "--task-timeout", 3)
@@ -170,6 +171,7 @@ def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str
     assert details[-1].startswith("The logs of all processes are in ")
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ended = run_here(capsys, *TWO, "--model", f"{MODELS}:raising")
     assert ended.code == 1
@@ -190,6 +192,7 @@ def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture
     assert not any("Warning" in line for line in details)
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize("backend", [pytest.param("cpu", marks=pytest.mark.slow), "local"])
 def test_an_allocation_that_fails_is_one_line(
     backend: str, capsys: pytest.CaptureFixture[str]
@@ -231,6 +234,7 @@ def test_a_second_run_is_refused_and_the_first_goes_on_until_it_is_killed(
     wait_for(lambda: not alive(pids), SOON)
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_run_that_comes_second_by_a_moment_is_refused_too(tmp_path: Path) -> None:
     job = replace(JOB, backend=BackendName.LOCAL, saving=Saving(tmp_path, 1))
     with checkpoint.locked(tmp_path, 4711), pytest.raises(RunFailed) as failure:
@@ -280,6 +284,7 @@ class _Usage(NamedTuple):
     free: int
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_too_little_space_is_known_before_the_first_step(tmp_path: Path) -> None:
     messages: list[Message] = []
     job = replace(JOB, backend=BackendName.LOCAL, saving=Saving(tmp_path, 1))
@@ -322,6 +327,7 @@ def is_swapped(task: Task) -> bool:
     return task.operation is Operation.TRANSFER_ACTIVATIONS and task.microbatch < 2
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_messages_in_the_wrong_order_are_told_by_name() -> None:
     with pytest.raises(RunFailed) as failure:
         launch(swapping, replace(JOB, checks_messages=True), 2)
@@ -342,6 +348,7 @@ def disagreeing(context: ProcessContext, job: Job) -> None:
 OTHER: dict[str, Any] = {"schedule": "1f1b"}
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_different_graphs_end_before_the_first_step() -> None:
     messages: list[Message] = []
     with pytest.raises(RunFailed) as failure:

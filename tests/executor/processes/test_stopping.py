@@ -105,6 +105,7 @@ def test_a_signal_during_a_save_lets_it_end_and_no_other_step_begin(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_the_last_step_is_the_end_whatever_is_asked(tmp_path: Path) -> None:
     def hear(message: Message) -> None:
         if message["event"] == "step":
@@ -228,6 +229,7 @@ def test_a_program_saves_and_goes_on_as_if_nothing_had_been(
     assert [line["loss"] for line in steps_of(metrics)] == straight
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_local_run_without_checkpoints_prints_what_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +251,7 @@ def terminate_twice() -> None:
     terminate()
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_second_signal_ends_a_run_that_hangs_and_says_how_far_it_came(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
