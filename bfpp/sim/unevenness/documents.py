@@ -127,12 +127,17 @@ class _FirstRoom:
 
     def take(self, tokens: int) -> int:
         """The first sequence with room for some tokens, which it has no more."""
-        at = 1
+        most, at = self.most, 1
         while at < self.leaves:
-            at = 2 * at if self.most[2 * at] >= tokens else 2 * at + 1
+            at *= 2
+            if most[at] < tokens:
+                at += 1
         sequence = at - self.leaves
-        self.most[at] -= tokens
+        most[at] -= tokens
         while at > 1:
+            larger = max(most[at], most[at ^ 1])
             at //= 2
-            self.most[at] = max(self.most[2 * at], self.most[2 * at + 1])
+            if most[at] == larger:  # and so are those above
+                break
+            most[at] = larger
         return sequence
