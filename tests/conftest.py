@@ -42,7 +42,7 @@ LONG = (
     "executor/processes/test_launch.py",
     "house/test_docs.py",
     "executor/processes/test_torchrun.py",
-    "executor/model/test_torchtitan_weights.py",
+    "commands/test_study.py",
     "terminal/test_outputs.py",
     "commands/test_faults.py",
     "executor/dispatch/test_exactness.py",
@@ -50,8 +50,9 @@ LONG = (
     "commands/test_malformed.py",
     "executor/run/test_resume.py",
     "schedules/operations/test_rows.py",
-    "executor/processes/test_network.py",
-    "commands/test_schemas.py",
+    "executor/dispatch/backends/test_torch_pipelining.py",
+    "sim/search/test_search.py",
+    "traces/profiles/test_import_executor.py",
 )
 """Files that take longest, which begin first: none is left to run alone at the end.
 

@@ -118,6 +118,7 @@ def test_a_folder_that_went_away_is_no_end(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_the_documentations_listeners_hear_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
