@@ -108,6 +108,7 @@ def of_torchtitan(draw: st.DrawFn, *, toml: bool = True) -> Experiment:
         "microbatches": 2 * pp * draw(st.integers(1, 2)),
         "microbatch_size": draw(st.integers(1, 2)), "sharding": sharding,
         "gather_per": draw(st.sampled_from(["run", "step"])) if sharding == "full" else "run",
+        "reduce_per": "step" if sharding == "full" and pp > 1 else "run",
         "precision": draw(st.sampled_from(["bf16", "fp32", *(["fp8-current", "mxfp8"] * toml)])),
         "recompute": draw(st.sampled_from(["none", "full"])),
     }  # fmt: skip

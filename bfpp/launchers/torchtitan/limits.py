@@ -7,9 +7,10 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bfpp.launchers.launch import Launch, missing_without_pipeline
-from bfpp.schedules import Communication, Layout, Sharding
+from bfpp.schedules import Communication, Layout, Per, Sharding
 from bfpp.schedules.settings.attention import Attention, ContextExchange
 from bfpp.schedules.settings.offloading import OFF
 from bfpp.schedules.settings.precision import Precision
@@ -46,6 +47,11 @@ def of_communication(launch: Launch) -> Iterator[str]:
         yield "ZeRO-1 and ZeRO-2: this is FSDP whose weights stay gathered for the step"
     elif launch.sharding is Sharding.NONE and launch.cp > 1:
         yield "replicas with context parallelism whose weights are not sharded over its devices"
+    elif launch.sharding is Sharding.FULL and launch.layout.microbatches > 1:
+        if launch.pp > 1 and launch.reduce_per is Per.RUN:
+            yield "reducing gradients after each run: with a pipeline, once a step"
+        elif launch.pp == 1 and launch.reduce_per is Per.STEP:
+            yield "reducing gradients once a step, not for each micro-batch: here, with a pipeline"
 
 
 def of_setting(launch: Launch) -> Iterator[str]:
@@ -75,6 +81,10 @@ def of_offload(launch: Launch) -> Iterator[str]:
 
 
 def as_run(layout: Layout, communication: Communication) -> Communication:
-    """Communication as torchtitan has it: whatever of it can be said, as said."""
-    del layout
-    return communication
+    """Communication as torchtitan has it.
+
+    PyTorch's pipelining adds up the gradients of all micro-batches, before FSDP reduces them.
+    """
+    if communication.sharding is not Sharding.FULL:
+        return communication
+    return replace(communication, reduce_per=Per.STEP if layout.pp > 1 else Per.RUN)

@@ -273,8 +273,10 @@ def _sharding(given: Arguments, values: Values) -> Values:
         return {"sharding": Sharding.NONE}
     if shards == 1 and values["dp"] > 1:
         values["dp_replicate"] = values["dp"]
-    gathers = reshard == "always" or (reshard == "default" and values["pp"] == 1)
-    return {"sharding": Sharding.FULL} | ({} if gathers else {"gather_per": Per.STEP})
+    has_pipeline = values["pp"] > 1
+    gathers = reshard == "always" or (reshard == "default" and not has_pipeline)
+    once = {"gather_per": not gathers, "reduce_per": has_pipeline}
+    return {"sharding": Sharding.FULL} | {name: Per.STEP for name in once if once[name]}
 
 
 def _recompute(given: Arguments) -> str:

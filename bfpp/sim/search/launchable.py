@@ -63,7 +63,7 @@ class Launchable:
         said = {name: value for name, value in said.items() if name not in DERIVED}
         groups = MICROBATCHES if made.hybrid else 1
         experiment = self._experiment(
-            cp=cp, dp=2 * groups, dp_replicate=groups, microbatches=MICROBATCHES, **said
+            pp=1, cp=cp, dp=2 * groups, dp_replicate=groups, microbatches=MICROBATCHES, **said
         )
         return limits.broken(limits.of_communication, experiment)
 

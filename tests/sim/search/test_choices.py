@@ -10,7 +10,7 @@ import pytest
 
 from bfpp.launchers.frameworks import framework_config
 from bfpp.launchers.limits import TARGETS, launches_of
-from bfpp.schedules import Sharding
+from bfpp.schedules import Per, Sharding
 from bfpp.sim.cluster.cluster import load_cluster
 from bfpp.sim.cluster.software_profiles import CURRENT, TORCHTITAN
 from bfpp.sim.experiment.experiment import Experiment
@@ -111,6 +111,7 @@ def _experiment(configuration, implementation):
         loops=each.loops,
         sharding=each.communication.sharding,
         gather_per=each.communication.gather_per,
+        reduce_per=each.communication.reduce_per,
         run_length=each.communication.run_length,
         pp_overlap=each.communication.pp_overlap,
         recompute=str(each.recompute),
@@ -165,6 +166,9 @@ def test_communication_is_as_a_framework_makes_it():
     torchtitan = configurations(problem("torchtitan"))
     assert Sharding.PARTIAL not in {each.communication.sharding for each in torchtitan}
     assert len({each.communication.gather_per for each in torchtitan}) == 2
+    for each in torchtitan:
+        once = each.degrees.pp > 1 and each.communication.sharding is Sharding.FULL
+        assert (each.communication.reduce_per is Per.STEP) is once
 
 
 def test_the_probability_to_fit():
