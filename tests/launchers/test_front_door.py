@@ -248,3 +248,39 @@ def test_missing_files_and_what_is_no_launch_file(bfpp: Bfpp) -> None:
         "X=1 sbatch -N 2 a.slurm",
     ):
         assert is_launch_file(name)
+
+
+TOML = """
+[model]
+name = "{model}"
+flavor = "{flavor}"
+[training]
+local_batch_size = 8
+seq_len = 2048
+[parallelism]
+data_parallel_shard_degree = 2
+pipeline_parallel_degree = {pp}
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "{option}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "flavor", "pp", "option", "recomputed"),
+    [
+        ("llama3", "8B", 1, "op", "mlp"),
+        ("llama3", "8B", 2, "2", "layernorm"),
+        ("deepseek_v3", "16B", 2, "op", "layernorm"),
+    ],
+)
+def test_torchtitan_s_files_say_what_is_recomputed_and_how_often_fsdp_reduces(
+    tmp_path: Path, bfpp: Bfpp, model: str, flavor: str, pp: int, option: str, recomputed: str
+) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(TOML.format(model=model, flavor=flavor, pp=pp, option=option))
+    code, out, _ = bfpp(f"experiment {file} --json")
+    found = json.loads(out)
+    assert (code, found["recompute"]) == (0, recomputed)
+    per = None if pp == 1 else "step"
+    assert (found.get("gather_per"), found.get("reduce_per")) == (per, per)
