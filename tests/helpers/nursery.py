@@ -23,10 +23,8 @@ import pytest
 
 from bfpp.executor import __main__ as program
 from bfpp.executor.processes.launcher import launch
-from bfpp.executor.processes.launcher.children import Children, _environment, _look_at
-from bfpp.executor.processes.launcher.hosts import HERE, Hosts
+from bfpp.executor.processes.launcher.children import Children, environments_of, exit_codes
 from bfpp.executor.processes.launcher.member import ASK_WHERE, PARENT
-from bfpp.executor.processes.sealed_store import SECRET
 
 IMPORTED = (
     "bfpp.executor.run.session",
@@ -49,31 +47,18 @@ def forked() -> Iterator[None]:
 class Forked(Children):
     """The processes of a run, which are the nursery's children."""
 
-    def __init__(
-        self,
-        directory: Path,
-        processes: int,
-        port: int,
-        secret: str,
-        interface: str | None = None,
-        hosts: Hosts = HERE,
-    ) -> None:
+    def __init__(self, directory: Path, processes: int, *rest: Any) -> None:
         self._nursery = nursery()
         self._logs = [directory / f"stderr-{number}.log" for number in range(processes)]
         environments = [
-            {
-                **os.environ,
-                SECRET: secret,
-                **_environment(number, processes, port, interface, hosts),
-                PARENT: str(self._nursery.pid),
-            }
-            for number in range(processes)
+            {**os.environ, **each, PARENT: str(self._nursery.pid)}
+            for each in environments_of(processes, *rest)
         ]
         place = (Path.cwd(), [*sys.path], directory)
         self._pids = self._nursery.ask(fork, place, environments, self._logs)
 
     def ended(self) -> dict[int, int]:
-        found: dict[int, int] = self._nursery.ask(ended, self._pids)
+        found: dict[int, int] = self._nursery.ask(exit_codes, self._pids)
         return found
 
     def ask_where(self, process: int) -> None:
@@ -99,7 +84,7 @@ class Nursery:
         self.pid = process.pid
 
     def ask(self, function: Any, *arguments: object) -> Any:
-        """What a function of this module returns there."""
+        """What a function returns there."""
         self._requests.send((function, arguments))
         return self._requests.recv()
 
@@ -151,15 +136,6 @@ def _fork(place: tuple[Path, list[str], Path], environment: dict[str, str], log:
         traceback.print_exc()
     finally:
         os._exit(1)
-
-
-def ended(pids: Sequence[int]) -> dict[int, int]:
-    """Exit codes of those that have ended; negative for a signal."""
-    return {
-        number: found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        for number, pid in enumerate(pids)
-        if (found := _look_at(pid))
-    }
 
 
 def kill(pids: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Children:
         hosts: Hosts = HERE,
     ) -> None:
         numbers = range(processes)
+        environments = environments_of(processes, port, secret, interface, hosts)
         words = (sys.executable, *SAFELY, "-m", PROGRAM, str(directory))
         commands = [(*hosts.prefix(each, processes), *words) for each in numbers]
         with _own_signal_handlers():
@@ -55,13 +56,7 @@ class Children:
                 name="bfpp",
                 entrypoint=commands[0][0],
                 args={number: command[1:] for number, command in enumerate(commands)},
-                envs={
-                    number: {
-                        SECRET: secret,
-                        **_environment(number, processes, port, interface, hosts),
-                    }
-                    for number in numbers
-                },
+                envs=dict(enumerate(environments)),
                 logs_specs=DefaultLogsSpecs(str(directory), redirects=Std.ALL),
             )
         assert isinstance(context, SubprocessContext)  # noqa: S101  as the entrypoint is a program
@@ -70,11 +65,7 @@ class Children:
 
     def ended(self) -> dict[int, int]:
         """Exit codes of the processes that have ended; negative for a signal."""
-        return {
-            number: ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            for number, handler in enumerate(self._handlers)
-            if (ended := _look_at(handler.proc.pid))
-        }
+        return exit_codes([handler.proc.pid for handler in self._handlers])
 
     def ask_where(self, process: int) -> None:
         """Make a hung process write its stacks to its log."""
@@ -99,9 +90,28 @@ class Children:
             handler.proc.wait()
 
 
+def exit_codes(pids: Sequence[int]) -> dict[int, int]:
+    """Those of our children that have ended, by number; negative for a signal."""
+    return {
+        number: ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        for number, pid in enumerate(pids)
+        if (ended := _look_at(pid))
+    }
+
+
 def _look_at(pid: int) -> os.waitid_result | None:
     # WNOWAIT: until torch's handler reaps the process, its number is not given to another one.
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def environments_of(
+    processes: int, port: int, secret: str, interface: str | None, hosts: Hosts
+) -> list[dict[str, str]]:
+    """The variables of each process, in addition to ours."""
+    return [
+        {SECRET: secret, **_environment(number, processes, port, interface, hosts)}
+        for number in range(processes)
+    ]
 
 
 def _environment(
