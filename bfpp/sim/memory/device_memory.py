@@ -37,6 +37,7 @@ from bfpp.sim.memory.activations_alive import Passing, peak_passing
 from bfpp.sim.memory.gradients_alive import (
     end_parameters,
     frees_gradients,
+    layer_parameters,
     shards_that_come,
     units_alive,
 )
@@ -220,8 +221,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 @once_for_stages
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number n of units, the parameters of the layers of the n largest."""
-    whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    return _largest(layout, whole - end_parameters(physical, layout))
+    return _largest(layout, layer_parameters(physical, layout))
 
 
 @of_any_size

@@ -56,7 +56,7 @@ def _is_alone(layout: Layout) -> bool:
 def _with_gradients(physical: PhysicalCosts, layout: Layout, alone: bool) -> UnitActivations:
     """The same where gradients do; the micro-batch may be `alone` in its step."""
     units, size = activations_of_units(physical, layout), physical.parameter_bytes(Sharding.FULL)
-    layers, ends = _parameters(physical, layout)
+    layers, ends = layer_parameters(physical, layout), end_parameters(physical, layout)
     rank, first = layout.rank_of_unit, layout.holds.argmax(axis=1)
     waiting = layout.holds[rank, -1] * physical.execution.number * ends[-1]
     of_layers = units.of_layers + layout.slices * (size.gradients * layers + waiting)
@@ -74,21 +74,20 @@ def _with_gradients(physical: PhysicalCosts, layout: Layout, alone: bool) -> Uni
 
 @of_any_size
 @once_for_stages
-def _parameters(physical: PhysicalCosts, layout: Layout) -> tuple[Numbers, Numbers]:
-    """For each unit, the parameters of its layers on a device, and those of the ends."""
-    ends = end_parameters(physical, layout)
-    whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    return whole - ends, ends
-
-
-@of_any_size
-@once_for_stages
 def _shards(physical: PhysicalCosts, layout: Layout) -> tuple[Numbers, Numbers]:
     """For each unit, bytes of gradients that a device keeps: of layers, and of the ends."""
     size = max(physical.execution.precision.bytes, FULL_PRECISION)
     whole = physical.kept(physical.by_stride(layout), layout, Sharding.FULL)
     of_ends = physical.state_share(layout, Sharding.FULL) * end_parameters(physical, layout)
     return size * (whole - of_ends), size * of_ends
+
+
+@of_any_size
+@once_for_stages
+def layer_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
+    """For each unit, the parameters of its layers on a device."""
+    whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
+    return whole - end_parameters(physical, layout)
 
 
 @of_any_size
